@@ -1,0 +1,51 @@
+# Each target sets up .venv first: see .ci/setup. Needs git, make and Python >= 3.11.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# The modules that judge: `make coverage` holds them, and the whole, to [tool.coverage.report] fail_under.
+CORE := binder boundary budgets calls canonical context contexts detectors digest failures findings fingerprint \
+	generators hints history keys ledger/* limits masking money pipeline policy policy_file policy_syntax pricing \
+	refusal run scratchpad statements tagged tools verdict writes
+comma := ,
+empty :=
+space := $(empty) $(empty)
+
+.PHONY: help setup demo test check lint coverage bench clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## make .venv
+
+$(READY): pyproject.toml uv.lock .ci/setup
+	@sh .ci/setup $(VENV)
+	@touch $@
+
+demo: $(READY)  ## five agents under the guard, no network: who is stopped, and why
+	@$(BIN)/loopwatch demo
+
+test: $(READY)  ## the tests
+	@$(BIN)/python -m pytest -q -n auto
+
+lint: $(READY)  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test  ## lint and test
+
+coverage: $(READY)  ## the tests under branch coverage; the modules that judge must be covered
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -n auto -m "not measure"
+	@$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+	$(BIN)/coverage report --include='$(subst $(space),$(comma),$(CORE:%=otel_loopwatch/%.py))'
+
+bench: $(READY)  ## cost against a plain span, as ratios of one run
+	@for script in benchmarks/*.py; do $(BIN)/python $$script; done
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist
