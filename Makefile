@@ -5,9 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The modules that judge: `make coverage` holds them, and the whole, to [tool.coverage.report] fail_under.
-CORE := binder boundary budgets calls canonical context contexts detectors digest failures findings fingerprint \
-	generators hints history keys ledger/* limits masking money pipeline policy policy_file policy_syntax pricing \
-	refusal run scratchpad statements tagged tools verdict writes
+CORE := boundary budgets calls context detectors findings fingerprint/* generators hints history ledger/* limits money \
+	pipeline policy policy_file policy_syntax pricing refusal run run_state scratchpad tools verdict
 comma := ,
 empty :=
 space := $(empty) $(empty)

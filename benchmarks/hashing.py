@@ -18,8 +18,8 @@ import orjson
 import pandas as pd
 from harness import Case, Prepare, Timed, compare, profile, show
 
-from otel_loopwatch.digest import result_digest
 from otel_loopwatch.fingerprint import Binder, fingerprint, looks_like_write
+from otel_loopwatch.fingerprint.digest import result_digest
 
 ROUNDS = 30
 QUICK_ROUNDS = 5

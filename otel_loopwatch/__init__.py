@@ -3,7 +3,6 @@
 from otel_loopwatch.boundary import watch_run
 from otel_loopwatch.calls import Finding, RunOutcome, StopReason, Usage, Verdict
 from otel_loopwatch.context import bind, current_run
-from otel_loopwatch.digest import register_infra_error
 from otel_loopwatch.errors import (
     BudgetExceeded,
     LoopwatchError,
@@ -13,7 +12,7 @@ from otel_loopwatch.errors import (
     ToolHint,
     ToolLoopError,
 )
-from otel_loopwatch.fingerprint import register_context_type
+from otel_loopwatch.fingerprint import register_context_type, register_infra_error
 from otel_loopwatch.hints import is_hint
 from otel_loopwatch.policy import Budgets, LoopRules, Policy, Retry, ToolRules
 from otel_loopwatch.processor import LoopwatchSpanProcessor

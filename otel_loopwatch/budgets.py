@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from decimal import Decimal
+from typing import NamedTuple
 
 from otel_loopwatch.calls import Breach, StopReason, Used
 from otel_loopwatch.policy import Budgets
 
-__all__ = ["breached", "call_breach", "is_limited", "shares", "step_breach"]
+__all__ = ["Shares", "any_reached", "breached", "call_breach", "is_limited", "shares", "step_breach", "warning_shares"]
 
 
 def is_limited(budgets: Budgets) -> bool:
@@ -75,3 +77,42 @@ def shares(used: Used, budgets: Budgets, elapsed_s: float) -> Iterator[tuple[Bre
     ):
         if limit is not None:
             yield Breach(name, limit, amount, reason), float(Decimal(str(amount)) / Decimal(str(limit)))
+
+
+class Shares(NamedTuple):
+    """The amounts from which a run is warned, infinite where there is no limit."""
+
+    steps: float
+    tool_calls: float
+    tokens: float
+    spend_usd: Decimal | float
+    seconds: float
+
+
+def warning_shares(budgets: Budgets) -> Shares:
+    """The warning share of each limit as an amount, so that a call compares numbers and divides none."""
+    # By way of Decimal: 35 * 0.2 is 7.000000000000001, and the seventh call would not be warned of.
+    share = Decimal(str(budgets.warn_at))
+
+    def amount(limit: float | None) -> float:
+        return math.inf if limit is None else float(Decimal(str(limit)) * share)
+
+    usd = budgets.max_spend_usd
+    return Shares(
+        amount(budgets.max_steps),
+        amount(budgets.max_tool_calls),
+        amount(budgets.max_tokens),
+        math.inf if usd is None else usd * share,
+        amount(budgets.max_seconds),
+    )
+
+
+def any_reached(used: Used, elapsed_s: float, shares: Shares) -> bool:
+    """True where one of *shares* is reached. Says not which: that is for :func:`shares`."""
+    return (
+        used.tool_calls >= shares.tool_calls
+        or used.tokens >= shares.tokens
+        or used.steps >= shares.steps
+        or elapsed_s >= shares.seconds
+        or used.spend_usd >= shares.spend_usd
+    )

@@ -72,7 +72,7 @@ def attach(run: Run | None, context: Context) -> Attached:
     if run is not None:
         if _current.get() is not run:
             ours = _current.set(run)
-        if otel_context.get_value(_RUN_KEY, context) is not run:
+        if context.get(_RUN_KEY) is not run:
             context = otel_context.set_value(_RUN_KEY, run, context)
     return Attached(ours, otel_context.attach(context))
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from otel_loopwatch.calls import Finding, LoopKind, ToolCall
-from otel_loopwatch.history import QUIET, History, Item, Streak
+from otel_loopwatch.history import QUIET, Entry, History, Item, Streak
 from otel_loopwatch.policy import Rules
 
 __all__ = ["inspect"]
@@ -104,13 +104,23 @@ def _unchanged(history: History, call: ToolCall, rules: Rules) -> Finding | None
     entry = history.entry
     if entry.kept < rules.loops.max_no_progress or entry.reopened or (call.writes and not entry.failed):
         return None
+    if _is_plain(entry, entry.kept):
+        return None
     return _finding("no_progress", call, call.fingerprint, entry.kept + 1, error_class=entry.error_class)
+
+
+def _is_plain(entry: Entry, length: int) -> bool:
+    """True where *length* calls in a row are this one with one outcome and no write between: ``repeat``'s matter.
+
+    Its limit may be set higher than the others, and whoever does so means it.
+    """
+    return entry.same >= length
 
 
 def _repeat_changing(history: History, call: ToolCall, rules: Rules) -> Finding | None:
     """The same call in a row with another outcome each time, or with outcomes that cannot be compared."""
     row = history.entry.row
-    if row < rules.loops.max_repeats_changing:
+    if row < rules.loops.max_repeats_changing or _is_plain(history.entry, row):
         return None
     return _finding("repeat_changing", call, call.fingerprint, row + 1, error_class=history.entry.error_class)
 
@@ -193,6 +203,8 @@ def _errors(history: History, call: ToolCall, rules: Rules) -> Finding | None:
 
 def _goes_on(streak: Streak, history: History) -> bool:
     """True where there is more to say than at the last hint: another error since, or a call that is known to fail."""
+    if _is_plain(history.entry, streak.length + streak.refused):
+        return False
     return streak.length > streak.hinted_at or history.entry.failed
 
 
@@ -204,6 +216,8 @@ def _same_answers(history: History, call: ToolCall, rules: Rules) -> Finding | N
     """
     streak = history.streaks.answers
     if call.writes or streak.length < max(rules.loops.max_no_progress, 2 * streak.hinted_at):
+        return None
+    if _is_plain(history.entry, streak.length + streak.refused):
         return None
     return _streak_finding("no_progress", call, _subject("answers", call.tool, *_sorted(streak)), streak)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 __all__ = ["is_control_flow"]
 
 _NAMES = frozenset(
@@ -26,6 +24,6 @@ def is_control_flow(error: BaseException) -> bool:
 
     Known by class name anywhere in the class's ancestry, so that no framework is imported to find out.
     """
-    if not isinstance(error, Exception) or isinstance(error, asyncio.CancelledError):
+    if not isinstance(error, Exception):
         return True
     return any(base.__name__ in _NAMES for base in type(error).__mro__)

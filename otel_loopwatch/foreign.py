@@ -12,9 +12,8 @@ import orjson
 
 from otel_loopwatch import semconv
 from otel_loopwatch.calls import Settled, ToolCall, Usage
-from otel_loopwatch.digest import result_digest
-from otel_loopwatch.failures import is_infra_text
-from otel_loopwatch.fingerprint import fingerprint, looks_like_write
+from otel_loopwatch.fingerprint import fingerprint, looks_like_write, result_digest
+from otel_loopwatch.fingerprint.failures import is_infra_text
 from otel_loopwatch.money import token_count
 from otel_loopwatch.telemetry import SCOPE
 

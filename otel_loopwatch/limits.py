@@ -8,6 +8,7 @@ descendants.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -68,6 +69,7 @@ class Limits:
         self._lock = threading.RLock()
         self._trip: Trip | None = None
         self._warned: set[str] = set()
+        self._warn_from = budgets.warning_shares(own)
         self._children = 0
 
     @property
@@ -123,9 +125,13 @@ class Limits:
             self.trip(trip)
 
     def _warn(self, used: Used, now: float) -> None:
+        if not budgets.any_reached(used, now - self.started_at, self._warn_from):
+            return
         for breach, share in budgets.shares(used, self.own, now - self.started_at):
-            if share >= self.own.warn_at and self._is_first(breach.budget):
-                self._reporter.on_budget_warning(breach, share)
+            if share >= self.own.warn_at:
+                self._warn_from = self._warn_from._replace(**{breach.budget: math.inf})
+                if self._is_first(breach.budget):
+                    self._reporter.on_budget_warning(breach, share)
 
     def observe(self, breach: Breach) -> None:
         """Report, once, a limit that would have tripped the run, were it enforced."""

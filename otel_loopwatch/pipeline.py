@@ -11,15 +11,20 @@ from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry.trace import Span
 
 from otel_loopwatch import ambient, context, metrics, telemetry, verdict
 from otel_loopwatch.calls import ALLOW, Settled, ToolCall, Verdict
 from otel_loopwatch.clock import get_clock
-from otel_loopwatch.digest import ResultDigest, error_digest, result_digest
-from otel_loopwatch.error_kinds import error_kind
-from otel_loopwatch.errors import RunAborted, ToolDenied, telemetry_guard, warn_once
-from otel_loopwatch.fingerprint import Binder, fingerprint, looks_like_write
+from otel_loopwatch.errors import RunAborted, ToolDenied, contain, telemetry_guard, warn_once
+from otel_loopwatch.fingerprint import (
+    Binder,
+    ResultDigest,
+    error_digest,
+    error_kind,
+    fingerprint,
+    looks_like_write,
+    result_digest,
+)
 from otel_loopwatch.flow import is_control_flow
 from otel_loopwatch.hints import answer, returns_text
 from otel_loopwatch.policy import Policy, Rules, ToolRules
@@ -30,6 +35,8 @@ __all__ = ["Call", "Tool"]
 
 CHILD_ABORTED = "child_aborted"
 _UNGUARDED = Policy()
+# A NamedTuple's own constructor is a Python function around this one and takes twice the time.
+_new = tuple.__new__
 
 
 class Tool:
@@ -50,18 +57,18 @@ class Tool:
         self.author = author
         self.bind = Binder(fn, drop_first=drop_first).bind
         self._text_allowed: bool | None = None
-        self._rules: tuple[Policy, Rules] | None = None
+        self._rules: tuple[Policy, tuple[Rules, bool]] | None = None
         with telemetry_guard("metrics"):
             metrics.tool_registered()
 
-    def rules(self, policy: Policy) -> Rules:
-        """The rules under *policy*; those of the last policy are kept, for there is mostly one."""
+    def rules(self, policy: Policy) -> tuple[Rules, bool]:
+        """The rules under *policy*, and whether it permits the tool; those of the last policy are kept."""
         kept = self._rules
         if kept is not None and kept[0] is policy:
             return kept[1]
-        rules = policy.rules_for(self.name, self.author)
-        self._rules = (policy, rules)
-        return rules
+        resolved = policy.rules_for(self.name, self.author), policy.permits(self.name)
+        self._rules = (policy, resolved)
+        return resolved
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call | None:
         """A call that is about to be made; ``None`` where the arguments do not fit (the tool itself then says so)."""
@@ -106,7 +113,7 @@ class Call:
     def __init__(self, tool: Tool, arguments: dict[str, Any], call_id: str | None = None) -> None:
         run = context.current_run() or ambient.ambient_run()
         policy = _UNGUARDED if run is None else run.policy
-        rules = tool.rules(policy)
+        rules, permitted = tool.rules(policy)
         said = rules.tool
         name = tool.name
         kind = said.kind
@@ -123,17 +130,20 @@ class Call:
         self._arguments = arguments
         self._repeated = False
         self._attached: context.Attached | None = None
-        self._call = ToolCall(
-            call_id,
-            name,
-            fingerprint(name, arguments, ignore_args=said.ignore_args or (), loop_key=said.loop_key),
-            now,
-            step,
-            kind,
-            kind == "write" or (kind is None and looks_like_write(name, arguments)),
-            policy.permits(name),
-            said.cost_usd,
-            rules.exempt,
+        self._call = _new(
+            ToolCall,
+            (
+                call_id,
+                name,
+                fingerprint(name, arguments, ignore_args=said.ignore_args or (), loop_key=said.loop_key),
+                now,
+                step,
+                kind,
+                kind == "write" or (kind is None and looks_like_write(name, arguments)),
+                permitted,
+                said.cost_usd,
+                rules.exempt,
+            ),
         )
 
     # --- before the body -----------------------------------------------------------------------------------------
@@ -162,10 +172,12 @@ class Call:
         runs = action in ("allow", "observe")
         denied = runs and not call.known
         self._repeated = judged.repeats > 1
-        with telemetry_guard("metrics"):
+        try:
             metrics.known_tool(self._agent, call.tool, self._rules.action)
             if run is None:
                 metrics.untracked(self._agent)
+        except Exception as fault:  # noqa: BLE001 - our own fault, whatever it is
+            contain("metrics", fault)
         if run is None:
             warn_once(
                 "untracked",
@@ -199,10 +211,11 @@ class Call:
         return False
 
     def _start_span(self, judged: Verdict, action: str) -> None:
-        self._span: Span = trace.INVALID_SPAN
-        self._ours = False
-        with telemetry_guard("telemetry"):
+        try:
             self._span, self._ours = telemetry.start_tool_span(self.run, self._agent, self._call, judged, action)
+        except Exception as fault:  # noqa: BLE001
+            self._span, self._ours = trace.INVALID_SPAN, False
+            contain("telemetry", fault)
 
     # --- around the body -----------------------------------------------------------------------------------------
 
@@ -228,8 +241,8 @@ class Call:
         """The body gave results with this digest."""
         run = self.run
         if run is not None:
-            run.settle(self._call, Settled(digest.digest, trivial=digest.trivial, at=run.clock()))
-            self._note("ok")
+            settled = _new(Settled, (digest.digest, None, None, False, digest.trivial, run.clock()))
+            run.settle(self._call, settled, {} if self._rules.tool.sensitive else self._arguments)
         self._finish("ok", None)
 
     def fail(self, error: BaseException) -> None:
@@ -289,10 +302,14 @@ class Call:
     def _finish(self, outcome: str | None, error_type: str | None, *, abandoned: bool = False) -> None:
         """Count the call, and end its span."""
         if outcome is not None:
-            with telemetry_guard("metrics"):
+            try:
                 metrics.tool_call(self._agent, self._call.tool, outcome, repeated=self._repeated)
-        with telemetry_guard("telemetry"):
+            except Exception as fault:  # noqa: BLE001
+                contain("metrics", fault)
+        try:
             telemetry.end_tool_span(self._span, ours=self._ours, error_type=error_type, abandoned=abandoned)
+        except Exception as fault:  # noqa: BLE001
+            contain("telemetry", fault)
 
     def _note(self, outcome: str) -> None:
         run = self.run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import threading
@@ -29,10 +28,11 @@ def here() -> Place:
         # in_trio_task() is younger than many a trio that is installed.
         with contextlib.suppress(RuntimeError):
             return threading.get_ident(), trio.lowlevel.current_task()
-    try:
-        task = asyncio.current_task()
-    except RuntimeError:
-        task = None
+    # A program that runs no event loop is not made to import one: it takes as long as all of this package.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None:
+        with contextlib.suppress(RuntimeError):
+            task = asyncio.current_task()
     return threading.get_ident(), task
 
 

@@ -37,7 +37,7 @@ from otel_loopwatch.findings import Findings
 from otel_loopwatch.ledger.memory import MemoryLedger
 from otel_loopwatch.limits import Limits
 from otel_loopwatch.money import Reservation, amount, take_reservation, token_count
-from otel_loopwatch.policy import Budgets, Policy, Rules
+from otel_loopwatch.policy import PRESETS, Budgets, Policy, Rules
 from otel_loopwatch.pricing import price
 from otel_loopwatch.refusal import Patience, error_for
 from otel_loopwatch.scratchpad import Scratchpad
@@ -118,7 +118,7 @@ class Run:
         self.agent = agent
         self.run_id: str = run_id or uuid.uuid4().hex
         self.parent = parent
-        self.policy: Policy = policy or (parent.policy if parent is not None else Policy())
+        self.policy: Policy = policy or (parent.policy if parent is not None else PRESETS["default"])
         self.budgets: Budgets = _NO_BUDGETS if policy is None and parent is not None else self.policy.budgets
         self.attributes = dict(attributes or {})
         self.partial: Any = None
@@ -211,9 +211,15 @@ class Run:
             return self._refused(judged)
         return self._told(judged)
 
-    def settle(self, call: ToolCall, settled: Settled) -> None:
-        """Record how an admitted call ended. Never raises for a limit that it reaches: the next call is refused."""
-        self._after(call, settled, self._ledger.settle(call, settled))
+    def settle(self, call: ToolCall, settled: Settled, arguments: Mapping[str, Any] | None = None) -> None:
+        """Record how an admitted call ended. Never raises for a limit that it reaches: the next call is refused.
+
+        Args:
+            call: The call.
+            settled: How it ended.
+            arguments: What :meth:`tried` may show of it; ``None`` leaves it out there.
+        """
+        self._after(call, settled, self._ledger.settle(call, settled), arguments)
 
     async def asettle(self, call: ToolCall, settled: Settled) -> None:
         """:meth:`settle` for an event loop and a remote ledger."""
@@ -535,9 +541,10 @@ class Run:
             self._scratchpad.hinted()
 
     def _over_limit(self, history: History, call: ToolCall, rules: Rules) -> Trip | None:
-        trip = self.limits.breach(history.used, budgets.call_breach)
-        if trip is not None:
-            return trip
+        if self.limits.are_set:
+            trip = self.limits.breach(history.used, budgets.call_breach)
+            if trip is not None:
+                return trip
         limit = rules.tool.max_calls
         if limit is not None and history.tool_calls > limit:
             over = Breach(f"tool:{call.tool}", limit, history.tool_calls, StopReason.TOOL_BUDGET)
@@ -548,15 +555,24 @@ class Run:
 
     # --- counting -------------------------------------------------------------------------------------------------
 
-    def _after(self, call: ToolCall, settled: Settled, used: tuple[Used, ...]) -> None:
+    def _after(
+        self,
+        call: ToolCall,
+        settled: Settled,
+        used: tuple[Used, ...],
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
         self.last_active_at = settled.at
         with self._lock:
             self._settled += 1
             self._scratchpad.settled(call.fingerprint, settled.digest, settled.error)
+            if arguments is not None:
+                self._scratchpad.attempted(call.fingerprint, call.tool, arguments, settled.error_class or "ok")
         if call.cost_usd is not None and not self.silent:
             with telemetry_guard("metrics"):
                 metrics.charged(self.agent, Usage(None, cost_usd=call.cost_usd, tool=call.tool))
-        self.limits.settle(used)
+        if self.limits.are_set:
+            self.limits.settle(used)
 
     def _begin_step(self) -> Trip | None:
         """Count a model turn; returns the trip that forbids it, if one does."""

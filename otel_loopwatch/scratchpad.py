@@ -5,7 +5,6 @@ Process memory only, bounded, and never a source of telemetry.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +27,10 @@ class Scratchpad:
     __slots__ = ("_attempts", "_calls", "_progressed", "_sampled", "_seen", "_stuck")
 
     def __init__(self) -> None:
-        # fingerprint -> (tool, arguments, outcomes); the values of the arguments are cut when they come in
-        self._attempts: deque[tuple[str, str, list[str]]] = deque(maxlen=MAX_ATTEMPTS)
-        self._seen: set[tuple[str, str | None]] = set()
+        # hash of the fingerprint -> (text, outcomes), oldest first
+        self._attempts: dict[int, tuple[str, tuple[str, ...]]] = {}
+        # Hashes: the strings would be most of the memory of a long run.
+        self._seen: set[int] = set()
         self._calls = 0
         self._progressed = False
         self._stuck = 0
@@ -39,7 +39,7 @@ class Scratchpad:
     def settled(self, fingerprint: str, digest: str | None, error: str | None) -> None:
         """A call ended. Progress is a result that this call had not had yet, or an error of a new kind."""
         self._calls += 1
-        outcome = (fingerprint, digest) if error is None else ("", error)
+        outcome = hash((fingerprint, digest) if error is None else error)
         if outcome not in self._seen:
             self._progressed = True
             if len(self._seen) < MAX_SEEN:
@@ -61,7 +61,7 @@ class Scratchpad:
         self._stuck = 0
         self._progressed = True
         if note:
-            self._attempts.append(("", f"progress: {note[:MAX_TEXT]}", []))
+            self._remember(hash(note), f"progress: {note[:MAX_TEXT]}", ())
 
     def temperature(self, usual: float, step: int) -> float:
         """*usual*, or the escalated one for the one turn *step*; the same answer all through a turn."""
@@ -73,20 +73,28 @@ class Scratchpad:
 
     def attempted(self, fingerprint: str, tool: str, arguments: Mapping[str, Any], outcome: str) -> None:
         """Remember one call and how it ended."""
+        key = hash(fingerprint)
+        known = self._attempts.get(key)
+        if known is None:
+            self._remember(key, f"{tool}({_short(arguments)})", (outcome,))
+            return
+        text, outcomes = known
+        if outcome not in outcomes and len(outcomes) < MAX_OUTCOMES:
+            self._attempts[key] = (text, (*outcomes, outcome))
+
+    def _remember(self, key: int, text: str, outcomes: tuple[str, ...]) -> None:
         attempts = self._attempts
-        for known, _, outcomes in attempts:
-            if known == fingerprint:
-                if outcome not in outcomes and len(outcomes) < MAX_OUTCOMES:
-                    outcomes.append(outcome)
-                return
-        attempts.append((fingerprint, f"{tool}({_short(arguments)})", [outcome]))
+        if len(attempts) >= MAX_ATTEMPTS:
+            del attempts[next(iter(attempts))]
+        attempts[key] = (text, outcomes)
 
     def text(self) -> str:
         """What was tried, for the prompt; empty where nothing was."""
         if not self._attempts:
             return ""
         lines = [
-            f"- {text} -> {', '.join(outcomes)}" if outcomes else f"- {text}" for _, text, outcomes in self._attempts
+            f"- {text} -> {', '.join(outcomes)}" if outcomes else f"- {text}"
+            for text, outcomes in self._attempts.values()
         ]
         return "\n".join(["Already tried in this run:", *lines])
 
@@ -99,14 +107,18 @@ def _short(arguments: Mapping[str, Any]) -> str:
     parts: list[str] = []
     room = MAX_TEXT
     for name, value in arguments.items():
-        if isinstance(value, str):
+        kind = type(value)
+        if kind is str:
+            shown = repr(value[:room])
+        elif isinstance(value, str):
             shown = repr(str.__getitem__(value, slice(room)))
         elif value is None or isinstance(value, bool | int | float):
             shown = repr(value) if not isinstance(value, int) or abs(value) < MAX_INT else "<int>"
         else:
-            shown = f"<{type(value).__name__}>"
-        parts.append(f"{name}={shown}")
-        room -= len(parts[-1]) + 2
+            shown = f"<{kind.__name__}>"
+        part = f"{name}={shown}"
+        parts.append(part)
+        room -= len(part) + 2
         if room <= 0:
             break
     return ", ".join(parts)[:MAX_TEXT]

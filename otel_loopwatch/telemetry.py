@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from opentelemetry import context as otel_context
 from opentelemetry import metrics as metrics_api
 from opentelemetry import trace
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
@@ -135,16 +136,15 @@ def start_tool_span(run: Run | None, agent: str, call: ToolCall, verdict: Verdic
         attributes[semconv.GEN_AI_TOOL_CALL_ID] = call.id
     if verdict.finding is not None:
         attributes[semconv.LOOP_KIND] = verdict.finding.kind
-    current = trace.get_current_span()
-    if _is_execute_tool(current, call.tool):
+    context = otel_context.get_current()
+    current = trace.get_current_span(context)
+    if (run is None or current is not run.span) and _is_execute_tool(current, call.tool):
         # What the framework says of itself stays as it says it.
         said = getattr(current, "attributes", None) or {}
         current.set_attributes({key: value for key, value in attributes.items() if key not in said})
         span, ours = current, False
     else:
-        span = _tracer.start_span(
-            f"{semconv.OPERATION_EXECUTE_TOOL} {call.tool}", kind=SpanKind.INTERNAL, attributes=attributes
-        )
+        span = _tracer.start_span(f"execute_tool {call.tool}", context, SpanKind.INTERNAL, attributes)
         ours = True
     if verdict.new and verdict.finding is not None:
         span.add_event(semconv.EVENT_LOOP_DETECTED, _finding_attributes(verdict.finding))

@@ -138,3 +138,4 @@ def reset() -> None:
     metrics.reset()
     ambient.reset()
     errors._warned.clear()  # noqa: SLF001 - a seam for this alone would be one more name there
+    errors._disabled = None  # noqa: SLF001

@@ -6,7 +6,6 @@ The decorated tool keeps its signature, annotations, docstring and kind. What ha
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -14,8 +13,8 @@ from decimal import Decimal
 from typing import Any, Literal, TypeVar, overload
 
 from otel_loopwatch.calls import ToolKind
-from otel_loopwatch.digest import StreamDigest
 from otel_loopwatch.errors import is_disabled
+from otel_loopwatch.fingerprint import StreamDigest
 from otel_loopwatch.generators import Steps, async_generator, generator
 from otel_loopwatch.pipeline import Call, Tool
 from otel_loopwatch.policy import Retry, ToolRules
@@ -166,6 +165,8 @@ async def _in_time(call: Call, body: Awaitable[T]) -> T:
     remaining = None if call.run is None else call.run.limits.remaining_s()
     if remaining is None:
         return await body
+    import asyncio  # noqa: PLC0415 - a program without an event loop does not need it
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

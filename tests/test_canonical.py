@@ -36,8 +36,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_loopwatch import canonical
-from otel_loopwatch.canonical import canonical_bytes, canonical_call, walk
+from otel_loopwatch.fingerprint import canonical
+from otel_loopwatch.fingerprint.canonical import canonical_bytes, canonical_call, walk
 
 few = settings(max_examples=150, deadline=None)
 
@@ -89,6 +89,24 @@ class Item:
 class Query(pydantic.BaseModel):
     text: str = "x"
     tags: tuple[str, ...] = ()
+
+
+@pydantic.dataclasses.dataclass(slots=True)
+class Checked:
+    x: int = 1
+
+
+class Struct:
+    """As msgspec makes them."""
+
+    __struct_fields__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Long(Point):
+    pass
 
 
 class Open(pydantic.BaseModel, extra="allow"):
@@ -367,6 +385,12 @@ DISTINCT = [
     Item(2),
     Query(),
     Query(text="y"),
+    Checked(),
+    Checked(2),
+    Struct(1),
+    Struct(2),
+    Long(),
+    np.longdouble(1.5),
     Open(other=1),
     Open(other=2),
     Login(pin="1234"),
@@ -746,12 +770,12 @@ def test_e9_time_is_bounded_by_that_of_sha_256(name, limit):
 
 
 def test_e9_of_a_leaf_beyond_the_limit_both_ends_count(monkeypatch):
-    monkeypatch.setattr("otel_loopwatch.tagged.MAX_LEAF_BYTES", 10)
+    monkeypatch.setattr("otel_loopwatch.fingerprint.tagged.MAX_LEAF_BYTES", 10)
     forms = {
         canonical_bytes(value) for value in (b"aaaaaaaaaaaaaaa", b"baaaaaaaaaaaaaa", b"aaaaaaaaaaaaaab", b"a" * 16)
     }
     assert len(forms) == 4
-    monkeypatch.setattr("otel_loopwatch.tagged.MAX_OBJECT_ITEMS", 4)
+    monkeypatch.setattr("otel_loopwatch.fingerprint.tagged.MAX_OBJECT_ITEMS", 4)
     columns = (["a"] * 9, ["b"] + ["a"] * 8, ["a"] * 8 + ["b"], ["a"] * 10)
     assert len({canonical_bytes(pd.Series(column)) for column in columns}) == 4
     assert len({canonical_bytes(np.array(column, dtype=object)) for column in columns}) == 4
@@ -767,7 +791,7 @@ def test_e9_a_run_of_combining_marks_costs_no_quadratic_time():
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys; import otel_loopwatch.fingerprint, otel_loopwatch.digest;"
+        "import sys; import otel_loopwatch.fingerprint, otel_loopwatch.fingerprint.digest;"
         "print([name for name in ('numpy', 'pandas', 'attrs', 'attr') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -31,6 +31,14 @@ def test_b8_n_identical_calls_run_and_the_next_is_acted_on(limit, facts):
     assert play.bodies == limit
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 7, 10, 30])
+@pytest.mark.parametrize("facts", [{}, {"error": "x"}, {"writes": True}, {"error": "x", "writes": True}])
+def test_b8_under_the_other_default_limits_too(limit, facts):
+    """Whoever sets ``max_repeats`` alone means it for every call that repeats, whichever detector could see it."""
+    play = Play(answer="refuse", max_repeats=limit)
+    assert first(play.calls(limit + 2, **facts)) == limit + 1
+
+
 @pytest.mark.parametrize("limit", [1, 2, 3, 5])
 @pytest.mark.parametrize("results", ["same", "other"])
 def test_b8_without_results_n_identical_calls_run_whatever_comes_of_them(limit, results):

@@ -23,18 +23,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from otel_loopwatch import errors, failures, masking
-from otel_loopwatch.digest import (
+from otel_loopwatch import errors
+from otel_loopwatch.fingerprint import failures, masking
+from otel_loopwatch.fingerprint.digest import (
     HEAD,
     MAX_MASKED,
     ResultDigest,
     StreamDigest,
     error_digest,
     error_text_digest,
-    register_infra_error,
     result_digest,
 )
-from otel_loopwatch.masking import mask
+from otel_loopwatch.fingerprint.failures import register_infra_error
+from otel_loopwatch.fingerprint.masking import mask
 
 few = settings(max_examples=150, deadline=None)
 
@@ -397,7 +398,7 @@ def test_a_stream_with_an_unknown_item_has_no_digest():
 
 
 def test_an_item_that_cannot_be_read_is_survived(monkeypatch):
-    monkeypatch.setattr("otel_loopwatch.digest.canonical_bytes", lambda value: 1 / 0)
+    monkeypatch.setattr("otel_loopwatch.fingerprint.digest.canonical_bytes", lambda value: 1 / 0)
     assert streamed([1]) == ResultDigest(None, trivial=False, size=0)
     assert result_digest([1]) == ResultDigest(None, trivial=False, size=0)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from otel_loopwatch.error_kinds import error_kind
+from otel_loopwatch.fingerprint.error_kinds import error_kind
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from otel_loopwatch import contexts, errors, keys
-from otel_loopwatch.contexts import is_context_annotation, is_context_class
-from otel_loopwatch.fingerprint import Binder, fingerprint, hash_key, is_process_key, register_context_type
-from otel_loopwatch.keys import keyed_mac, mac
+from otel_loopwatch import errors
+from otel_loopwatch.fingerprint import (
+    Binder,
+    contexts,
+    fingerprint,
+    hash_key,
+    is_process_key,
+    keys,
+    register_context_type,
+)
+from otel_loopwatch.fingerprint.contexts import is_context_annotation, is_context_class
+from otel_loopwatch.fingerprint.keys import keyed_mac, mac
 
 if TYPE_CHECKING:
     from somewhere import Deps, RequestContext, ToolRuntime
@@ -461,10 +469,11 @@ def test_e4_defaults_are_taken_by_identity():
 def test_e4_what_is_bound_is_what_inspect_binds(args, kwargs):
     for fn in (plain, positional, keyword_only, variadic, open_ended, shadowing):
         try:
-            arguments = inspect.signature(fn).bind(*args, **kwargs)
+            fn(*args, **kwargs)
         except TypeError:
             assert bound(fn, *args, **kwargs) is None
             continue
+        arguments = inspect.signature(fn).bind(*args, **kwargs)
         arguments.apply_defaults()
         expected = dict(arguments.arguments)
         if fn is open_ended:

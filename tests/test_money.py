@@ -165,6 +165,14 @@ def test_nested_reservations_each_cover_their_own_call() -> None:
         assert run.used().held_usd == Decimal("0.5")
 
 
+def test_after_an_inner_reservation_the_outer_one_holds_again() -> None:
+    with lw.watch_run("a") as run, run.reserve(0.5):
+        with run.reserve(0.1):
+            pass
+        run.record_usage("m", cost_usd=0.2)
+        assert run.used().held_usd == 0
+
+
 def test_a_reservation_may_be_left_in_another_context() -> None:
     with lw.watch_run("a") as run:
         reservation = run.reserve(0.5)

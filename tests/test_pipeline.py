@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import otel_loopwatch as lw
-from otel_loopwatch.digest import result_digest
+from otel_loopwatch.fingerprint.digest import result_digest
 from otel_loopwatch.flow import is_control_flow
 from otel_loopwatch.pipeline import Call, Tool
 from otel_loopwatch.policy import Budgets, LoopRules, Policy, ToolRules
@@ -93,6 +93,31 @@ def test_ignored_arguments_and_loop_keys_make_calls_identical() -> None:
     for tool in (run_command, run_other):
         with lw.watch_run("a", policy=Policy(loops=LoopRules(max_repeats=2))):
             assert [lw.is_hint(tool("ls", number)) for number in range(3)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    "name, kind, bodies",
+    [("touch_up", "write", 6), ("touch_up", "read", 2), ("save_file", None, 6), ("save_file", "read", 2)],
+)
+def test_b3_what_the_author_declares_wins_over_the_name(name: str, kind: Any, bodies: int) -> None:
+    """An effective write in between makes a repeated look something new."""
+    looks = []
+
+    @lw.watch_tool(kind="read")
+    def look() -> str:
+        looks.append(1)
+        return "same"
+
+    @lw.watch_tool(name=name, kind=kind)
+    def change(number: int) -> str:
+        return f"done {number}"
+
+    rules = LoopRules(max_repeats=2, max_rereads=2, max_no_progress=99, action="abort")
+    with lw.watch_run("a", policy=Policy(loops=rules), on_abort="return"):
+        for number in range(6):
+            look()
+            change(number)
+    assert len(looks) == bodies
 
 
 # --- allow and deny ---------------------------------------------------------------------------------------------------

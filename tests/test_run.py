@@ -487,6 +487,18 @@ def test_at_most_100_findings_are_kept_and_each_is_reported_once(seen: Captured)
     assert run.outcome.tool_calls == 360
 
 
+def test_a9_the_demands_of_one_turn_are_answered_alike_and_counted_once(lister: Lister) -> None:
+    policy = Policy(loops=LoopRules(max_repeats=1, hints_before_abort=1))
+    with pytest.raises(lw.ToolLoopError), lw.watch_run("a", policy=policy) as run:
+        run.step()
+        lister.call()
+        run.step()
+        assert [lw.is_hint(lister.call()) for _ in range(3)] == [True] * 3
+        run.step()
+        lister.call()
+    assert lister.bodies == 1
+
+
 def test_hints_are_remembered_for_many_subjects_of_one_turn() -> None:
     @lw.watch_tool
     def read(path: int) -> str:

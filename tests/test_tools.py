@@ -374,6 +374,32 @@ def test_an_error_while_a_generator_is_closed_is_that_calls_error(seen: Captured
     assert seen.named("execute_tool breaks").attributes["error.type"] == "ValueError"
 
 
+async def test_an_error_while_an_async_generator_is_closed_is_that_calls_error(seen: Captured) -> None:
+    @lw.watch_tool
+    async def breaks() -> AsyncIterator[str]:
+        try:
+            yield "x"
+        finally:
+            raise ValueError("no")
+
+    with lw.watch_run("a"):
+        stream = breaks()
+        await anext(stream)
+        with pytest.raises(ValueError, match="no"):
+            await stream.aclose()
+    assert seen.named("execute_tool breaks").attributes["error.type"] == "ValueError"
+
+
+def test_an_abandoned_call_is_settled() -> None:
+    tool = lw.watch_tool(generator)
+    with lw.watch_run("a") as run:
+        stream = tool("q")
+        next(stream)
+        assert run.tried() == ""
+        stream.close()
+        assert run.tried().endswith("generator(q='q') -> abandoned")
+
+
 def test_f1_no_context_is_held_across_a_yield() -> None:
     inside = []
 
@@ -488,6 +514,12 @@ def test_an_untracked_call_is_never_blocked() -> None:
         return "same"
 
     assert [same() for _ in range(30)] == ["same"] * 30
+
+
+async def test_an_untracked_coroutine_runs_and_is_counted(seen: Captured) -> None:
+    assert await lw.watch_tool(coroutine)("q") == "q 10"
+    assert [item async for item in lw.watch_tool(async_generator)("q")] == ["q", "q"]
+    assert seen.value("loopwatch.untracked.tool_calls", agent="unknown") == 2
 
 
 @pytest.mark.parametrize("way", ["pool", "thread", "executor", "to_thread"])
@@ -735,3 +767,21 @@ async def test_disabled_tools_run_untouched(monkeypatch: pytest.MonkeyPatch, see
             assert [item async for item in lw.watch_tool(async_generator)("q")] == ["q", "q"]
     assert run.outcome.tool_calls == 0
     assert [span.name for span in seen.spans] == ["invoke_agent a"]
+
+
+async def test_disabled_generators_raise_what_their_body_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    @lw.watch_tool
+    def breaks() -> Iterator[str]:
+        yield "x"
+        raise ValueError("no")
+
+    @lw.watch_tool
+    async def abreaks() -> AsyncIterator[str]:
+        yield "x"
+        raise ValueError("no")
+
+    monkeypatch.setenv("LOOPWATCH_DISABLED", "1")
+    with pytest.raises(ValueError, match="no"):
+        list(breaks())
+    with pytest.raises(ValueError, match="no"):
+        [item async for item in abreaks()]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from otel_loopwatch.calls import Finding, Settled, ToolCall
-from otel_loopwatch.digest import error_digest, result_digest
-from otel_loopwatch.error_kinds import error_kind
 from otel_loopwatch.fingerprint import fingerprint, looks_like_write
+from otel_loopwatch.fingerprint.digest import error_digest, result_digest
+from otel_loopwatch.fingerprint.error_kinds import error_kind
 from otel_loopwatch.policy import LoopRules, Policy
 from otel_loopwatch.run import Run
 from otel_loopwatch.testing import FakeClock

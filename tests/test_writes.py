@@ -68,6 +68,9 @@ edit 1:3\nnew text\nend_of_edit
 aws s3 cp a s3://b
 gh pr create --fill
 kill 123
+(cd x && rm y)
+if true; then rm x; fi
+A=1 B=2 env C=3 rm x
 crontab f"""
 
 READING_COMMANDS = r"""ls -la
@@ -107,6 +110,9 @@ ps aux
 which python
 pytest -k 'install or update'
 # rm everything
+A=1 B=2
+git --help
+cat f # > g
 export A=1"""
 
 WRITING_SQL = """INSERT INTO t VALUES (1)
@@ -206,6 +212,16 @@ def test_a_tool_that_does_several_things_is_judged_by_the_argument_that_says_whi
 )
 def test_what_a_call_does_is_found_where_it_is_said(tool, arguments, writes):
     assert looks_like_write(tool, arguments) is writes
+
+
+def test_names_are_remembered_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr("otel_loopwatch.fingerprint.writes._MAX_NAMES", 2)
+    monkeypatch.setattr("otel_loopwatch.fingerprint.writes._names", names := {})
+    assert [looks_like_write(f"{verb}_it", {}) for verb in ("get", "write", "read", "edit", "list")] == [
+        False,
+        True,
+    ] * 2 + [False]
+    assert len(names) <= 2
 
 
 @pytest.mark.parametrize("arguments", [None, 5, {"command": object()}, {"command": None}, {1: 2}])

@@ -98,7 +98,8 @@ class MemoryRun:
 
     def used(self) -> tuple[Used, ...]:
         """See :meth:`otel_loopwatch.ledger.RunLedger.used`."""
-        return self._read()
+        # Without ancestors there is one tuple, which is replaced whole: a collection over many runs takes no lock.
+        return (self._now,) if self._parent is None else self._read()
 
     def _add(
         self, tool_calls: int = 0, *, steps: int = 0, tokens: int = 0, spend: Decimal = ZERO, held: Decimal = ZERO

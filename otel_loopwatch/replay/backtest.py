@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from otel_loopwatch.calls import Settled, ToolCall, Usage, Verdict
-from otel_loopwatch.digest import error_text_digest, result_digest
-from otel_loopwatch.error_kinds import error_kind
-from otel_loopwatch.fingerprint import fingerprint, looks_like_write
+from otel_loopwatch.fingerprint import error_kind, error_text_digest, fingerprint, looks_like_write, result_digest
 from otel_loopwatch.policy import Policy, Rules
 from otel_loopwatch.replay.readers import RecordedCall, RecordedRun, Skipped, read_labels, read_runs
 from otel_loopwatch.replay.report import Acted, Played, Report

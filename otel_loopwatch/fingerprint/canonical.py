@@ -8,7 +8,7 @@ Numbers, strings, escapes and the order of keys are those of RFC 8785, with thes
 * Strings and keys are in NFC, no other folding. Lone surrogates are written as ``\udxxx``.
 * A key that is no string is written as a value is, without quotes: ``{1:"x"}`` is not ``{"1":"x"}``.
 * NaN and the infinities, sets, bytes, dates and so on carry a tag that begins with ``!``
-  (:mod:`otel_loopwatch.tagged`).
+  (:mod:`otel_loopwatch.fingerprint.tagged`).
 * A container inside itself is ``!cycle`` and the number of levels up. Past 2^20 values the containers that follow are
   cut to what is left, half from each end, with their length; past 10,000 levels there is only ``!deep``.
 
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 import orjson
 
-from otel_loopwatch.tagged import Rule, Unordered, qualified_name, rule_for
+from otel_loopwatch.fingerprint.tagged import Rule, Unordered, qualified_name, rule_for
 
 __all__ = ["canonical_bytes", "canonical_call", "fast_call", "walk"]
 

@@ -302,9 +302,10 @@ _BY_NAME: dict[tuple[str, str], Rule] = {
 }
 
 _BY_ATTRIBUTE: dict[str, Rule] = {
+    # First, as a dataclass of pydantic with slots has no __dict__.
+    "__dataclass_fields__": _instance(b"!dataclass", _dataclass_names),
     "__pydantic_fields__": _model,
     "__pydantic_validator__": _model,
-    "__dataclass_fields__": _instance(b"!dataclass", _dataclass_names),
     "__attrs_attrs__": _instance(b"!attrs", _attrs_names),
     "__struct_fields__": _instance(b"!struct", _struct_names),
     "model_dump": _dumped,
@@ -325,8 +326,6 @@ def rule_for(kind: type) -> Rule | None:
     bases = _mro(kind)
     if enum.Enum in bases:
         return _enum
-    if "__pydantic_decorators__" in vars(kind) and "__dataclass_fields__" in vars(kind):
-        return _BY_ATTRIBUTE["__dataclass_fields__"]
     for name, rule in _BY_ATTRIBUTE.items():
         if class_attribute(kind, name) is not MISSING:
             return rule

@@ -12,11 +12,11 @@ import re
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from otel_loopwatch.canonical import canonical_bytes
-from otel_loopwatch.failures import is_infra, is_infra_text, register_infra_error
-from otel_loopwatch.keys import mac
-from otel_loopwatch.masking import mask
-from otel_loopwatch.tagged import MISSING, qualified_name
+from otel_loopwatch.fingerprint.canonical import canonical_bytes
+from otel_loopwatch.fingerprint.failures import is_infra, is_infra_text
+from otel_loopwatch.fingerprint.keys import mac
+from otel_loopwatch.fingerprint.masking import mask
+from otel_loopwatch.fingerprint.tagged import MISSING, qualified_name
 
 __all__ = [
     "ErrorDigest",
@@ -24,7 +24,6 @@ __all__ = [
     "StreamDigest",
     "error_digest",
     "error_text_digest",
-    "register_infra_error",
     "result_digest",
 ]
 
@@ -77,8 +76,8 @@ UNKNOWN: Final = ResultDigest(None, trivial=False, size=0)
 def result_digest(value: Any) -> ResultDigest:
     """The digest of what a tool returned. Never raises an :class:`Exception`, and consumes nothing.
 
-    Times, ids, addresses and the like are masked (:mod:`otel_loopwatch.masking`), runs of white space count as one
-    space. Where no letter is left after that (a calculator, a clock), the result itself is compared.
+    Times, ids, addresses and the like are masked (:mod:`.masking`), runs of white space count as one space.
+    Where no letter is left after that (a calculator, a clock), the result itself is compared.
 
     Args:
         value: Text, bytes, JSON types, dataclasses, attrs, pydantic, numpy, pandas. A digest of anything else is

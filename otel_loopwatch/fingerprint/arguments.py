@@ -1,6 +1,6 @@
 """(tool, arguments) -> hash: the same for calls that mean the same, and for nothing else.
 
-The hash is HMAC-SHA-256 over the canonical form of ``[tool, arguments]`` (:mod:`otel_loopwatch.canonical`), cut to
+The hash is HMAC-SHA-256 over the canonical form of ``[tool, arguments]`` (:mod:`.canonical`), cut to
 128 bits and written as 32 hexadecimal characters. An implementation in another language can be checked with
 ``tests/vectors/fingerprints.json``.
 """
@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from otel_loopwatch.binder import Binder
-from otel_loopwatch.canonical import canonical_call, fast_call
-from otel_loopwatch.contexts import is_context_class, register_context_type
 from otel_loopwatch.errors import report_fault
-from otel_loopwatch.keys import hash_key, is_process_key, mac
-from otel_loopwatch.tagged import fields_of
-from otel_loopwatch.writes import looks_like_write
+from otel_loopwatch.fingerprint.canonical import canonical_call, fast_call
+from otel_loopwatch.fingerprint.contexts import is_context_class
+from otel_loopwatch.fingerprint.keys import mac
+from otel_loopwatch.fingerprint.tagged import fields_of
 
-__all__ = ["Binder", "fingerprint", "hash_key", "is_process_key", "looks_like_write", "register_context_type"]
+__all__ = ["fingerprint"]
 
 LoopKey = tuple[str, ...] | Callable[[dict[str, Any]], Any]
 

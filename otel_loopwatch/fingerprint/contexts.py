@@ -13,7 +13,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final
 
-from otel_loopwatch.tagged import MISSING, class_attribute, qualified_name
+from otel_loopwatch.fingerprint.tagged import MISSING, class_attribute, qualified_name
 
 __all__ = ["is_context_annotation", "is_context_class", "register_context_type"]
 

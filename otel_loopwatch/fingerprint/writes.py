@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from otel_loopwatch.statements import code_writes, shell_writes, sql_writes
+from otel_loopwatch.fingerprint.statements import code_writes, shell_writes, sql_writes
 
 __all__ = ["looks_like_write"]
 

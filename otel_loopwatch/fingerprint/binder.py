@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
-from otel_loopwatch.contexts import is_context_annotation
+from otel_loopwatch.fingerprint.contexts import is_context_annotation
 
 __all__ = ["Binder"]
 

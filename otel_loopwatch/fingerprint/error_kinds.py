@@ -1,8 +1,7 @@
 """The kind of an error: its class, and what its message says apart from what it quotes of the call.
 
 ``404 Client Error: Not Found for url: https://h/x?try=3`` and the same with ``try=4`` are two messages and one kind.
-Messages as such are compared first (:mod:`otel_loopwatch.digest`); kinds tell whether ever-new arguments fail for one
-reason.
+Messages as such are compared first (:mod:`.digest`); kinds tell whether ever-new arguments fail for one reason.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from otel_loopwatch.keys import mac
+from otel_loopwatch.fingerprint.keys import mac
 
 __all__ = ["error_kind"]
 
