@@ -493,9 +493,11 @@ def test_a9_the_demands_of_one_turn_are_answered_alike_and_counted_once(lister: 
         run.step()
         lister.call()
         run.step()
-        assert [lw.is_hint(lister.call()) for _ in range(3)] == [True] * 3
+        hints = [lw.is_hint(lister.call()) for _ in range(3)]
         run.step()
         lister.call()
+    assert hints == [True] * 3
+    assert run.outcome.steps == 3, "stopped in the next turn, not within the one that was hinted"
     assert lister.bodies == 1
 
 

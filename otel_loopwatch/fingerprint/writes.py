@@ -87,6 +87,7 @@ _CONTENT: Final = _words(
 
 _ROUTERS: Final = ("command", "action", "operation", "op", "method", "mode", "subcommand", "verb")
 _COMMANDS: Final = ("command", "cmd", "commands", "bash", "shell", "shell_command", "command_line", "keystrokes")
+_ROUTES: Final = frozenset(_ROUTERS)
 _CODES: Final = ("code", "script", "source", "python", "cell", "program", "input")
 _QUERIES: Final = ("query", "sql", "statement", "stmt", "sql_query", "cypher")
 
@@ -111,7 +112,7 @@ def looks_like_write(tool: str, arguments: Mapping[str, Any]) -> bool:
         name = _names.get(tool) or _remember(_names, tool)
         if name is _Name.READ:
             return False
-        for key in _ROUTERS:
+        for key in () if _ROUTES.isdisjoint(arguments) else _ROUTERS:
             route = arguments.get(key)
             if type(route) is str and len(route) <= 40 and _ONE_WORD.match(route):
                 kind = _routes.get(route) or _remember(_routes, route)
@@ -169,11 +170,11 @@ def _is_verb(word: str, at: int, words: list[str]) -> bool:
 
 def _text_writes(name: _Name, arguments: Mapping[str, Any]) -> bool:
     """What the commands, code or SQL among the arguments say."""
-    for key, judge in _JUDGES.items():
+    for key, judge in () if _JUDGED.isdisjoint(arguments) else _JUDGES.items():
         held = arguments.get(key)
         if held is not None:
-            as_code = name is _Name.CODE and judge is shell_writes
-            if any((code_writes if as_code else judge)(text) for text in _texts(held)):
+            chosen = code_writes if name is _Name.CODE and judge is shell_writes else judge
+            if chosen(held) if type(held) is str else any(map(chosen, _texts(held))):
                 return True
     if (name is _Name.SHELL or name is _Name.CODE) and len(arguments) == 1:
         ((key, held),) = arguments.items()
@@ -200,3 +201,4 @@ _JUDGES: Final = {
     **dict.fromkeys(_CODES, _any_writes),
     **dict.fromkeys(_QUERIES, sql_writes),
 }
+_JUDGED: Final = frozenset(_JUDGES)
