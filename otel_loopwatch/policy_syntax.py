@@ -34,7 +34,7 @@ _SCALARS: Mapping[str, tuple[str, str, Callable[[str], Any]]] = {
     "null": (r"~|null|", "~n", lambda _: None),
     "bool": (r"true|false", "tf", lambda text: text == "true"),
     # Longer ones are read as floats, and then are no whole numbers: int() refuses 4,300 digits in its own words.
-    "int": (r"[-+]?[0-9][0-9_]{0,17}", "-+0123456789", int),
+    "int": (r"[-+]?[0-9](_?[0-9]){0,17}", "-+0123456789", int),
     "float": (
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
         "-+.0123456789",

@@ -336,6 +336,15 @@ def test_toml_faults_are_named_too(text, key, line, says):
     assert says in str(error)
 
 
+@pytest.mark.parametrize("text", ["1_", "1__0", "_1", "0_", "+_1"])
+def test_what_is_nearly_a_number_is_text(text):
+    assert refused(f"budgets: {{max_steps: {text}}}", format="yaml", file="p.yaml").key == "budgets.max_steps"
+
+
+def test_a_number_may_have_its_thousands_apart():
+    assert loads("budgets: {max_tokens: 150_000}", format="yaml").budgets.max_tokens == 150_000
+
+
 @given(st.text(alphabet=st.sampled_from("abudgets:max_steps 0123[]{}&*!#\"'\n-,?|>%@`\t=.~<\\\0é"), max_size=80))
 def test_any_text_is_a_policy_or_a_policy_error(text):
     for syntax in ("yaml", "toml"):
