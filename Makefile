@@ -44,7 +44,9 @@ coverage: $(READY)  ## the tests under branch coverage; the modules that judge m
 	$(BIN)/coverage report --include='$(subst $(space),$(comma),$(CORE:%=otel_loopwatch/%.py))'
 
 bench: $(READY)  ## cost against a plain span, as ratios of one run
-	@for script in benchmarks/*.py; do $(BIN)/python $$script; done
+	@$(BIN)/python benchmarks/overhead.py
+	@$(BIN)/python benchmarks/hashing.py
+	@$(BIN)/python benchmarks/scale.py
 
 clean:  ## remove .venv and caches
 	rm -rf $(VENV) .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build dist

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import cProfile
 import gc
 import json
+import logging
 import platform
 import pstats
 import sys
@@ -21,6 +23,8 @@ Timed = Callable[[], object]
 Prepare = Callable[[int], AbstractContextManager[Timed]]
 
 WARM_UP = 2
+ROUNDS = 30
+QUICK_ROUNDS = 5
 PROFILE_ROUNDS = 20
 PROFILE_LINES = 30
 
@@ -194,6 +198,22 @@ def show(rows: Sequence[Row], *, as_json: bool) -> None:
     for row in rows:
         ceiling, aim = ("" if limit is None else _figure(limit, row.unit) for limit in (row.ceiling, row.aim))
         print(f"| {row.what} | {_figure(row.value, row.unit)} | {ceiling} | {aim} | {row.verdict} | {row.note} |")
+
+
+def main(description: str | None, cases: Sequence[Case]) -> None:
+    """Read the command line, and do what it says with *cases*."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--profile", choices=[case.key for case in cases], metavar="ROW", help="profile one row: %(choices)s"
+    )
+    options = parser.parse_args()
+    logging.getLogger("otel_loopwatch").setLevel(logging.ERROR)
+    if options.profile:
+        profile(next(case for case in cases if case.key == options.profile))
+        return
+    show(compare(cases, QUICK_ROUNDS if options.quick else ROUNDS), as_json=options.json)
 
 
 def _figure(value: float, unit: str) -> str:

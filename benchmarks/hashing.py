@@ -5,10 +5,8 @@ python benchmarks/hashing.py [--quick] [--json] [--profile ROW]
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import inspect
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,13 +14,11 @@ from typing import Any
 import numpy as np
 import orjson
 import pandas as pd
-from harness import Case, Prepare, Timed, compare, profile, show
+from harness import Case, Prepare, Timed, main
 
 from otel_loopwatch.fingerprint import Binder, fingerprint, looks_like_write
 from otel_loopwatch.fingerprint.digest import result_digest
 
-ROUNDS = 30
-QUICK_ROUNDS = 5
 MEGA = 1_000_000
 
 TEXT = "how does the retention policy treat attachments that were uploaded before the last migration "
@@ -178,20 +174,5 @@ CASES = [
 ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--profile", choices=[case.key for case in CASES], metavar="ROW", help="profile one row: %(choices)s"
-    )
-    options = parser.parse_args()
-    logging.getLogger("otel_loopwatch").setLevel(logging.ERROR)
-    if options.profile:
-        profile(next(case for case in CASES if case.key == options.profile))
-        return
-    show(compare(CASES, QUICK_ROUNDS if options.quick else ROUNDS), as_json=options.json)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, CASES)

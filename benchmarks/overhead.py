@@ -5,17 +5,15 @@ python benchmarks/overhead.py [--quick] [--json] [--profile ROW]
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 
 import orjson
-from harness import PROVIDER, Case, Prepare, Timed, arguments, compare, profile, search, show
+from harness import PROVIDER, Case, Prepare, Timed, arguments, main, search
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
@@ -24,8 +22,6 @@ from otel_loopwatch import telemetry
 from otel_loopwatch.calls import Settled, ToolCall
 from otel_loopwatch.fingerprint import fingerprint
 
-ROUNDS = 30
-QUICK_ROUNDS = 5
 UNLIMITED = 10**9
 
 SAMPLED_OUT = TracerProvider(sampler=ALWAYS_OFF)
@@ -166,20 +162,5 @@ CASES = (
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument(
-        "--profile", choices=[case.key for case in CASES], metavar="ROW", help="profile one row: %(choices)s"
-    )
-    options = parser.parse_args()
-    logging.getLogger("otel_loopwatch").setLevel(logging.ERROR)
-    if options.profile:
-        profile(next(case for case in CASES if case.key == options.profile))
-        return
-    show(compare(CASES, QUICK_ROUNDS if options.quick else ROUNDS), as_json=options.json)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, CASES)

@@ -26,7 +26,7 @@ from otel_loopwatch.context import Attached, attach, current_run, detach
 from otel_loopwatch.errors import PolicyError, RunAborted, Unwind, telemetry_guard
 from otel_loopwatch.flow import is_control_flow
 from otel_loopwatch.generators import Steps, async_generator, generator
-from otel_loopwatch.policy import Policy
+from otel_loopwatch.policy import Policy, operators_policy, policy_of
 from otel_loopwatch.refusal import error_for, here
 from otel_loopwatch.run import Run
 
@@ -97,7 +97,7 @@ class watch_run:  # noqa: N801 - used as a function, as a context manager and as
         self.run_id = run_id
         self.ledger = ledger
         self.attributes = attributes
-        self.policy = Policy.load(policy) if isinstance(policy, str | os.PathLike) else policy
+        self.policy = policy_of(policy)
         # One object may be entered again and again, also by several threads and tasks at once.
         self._open: list[tuple[Run, Attached]] = []
         self._lock = threading.RLock()
@@ -109,7 +109,7 @@ class watch_run:  # noqa: N801 - used as a function, as a context manager and as
             parent = None
         policy = self.policy
         if policy is None and parent is None:
-            policy = _default_policy()
+            policy = operators_policy() or ambient.default_policy()
         run = Run(
             self.agent,
             policy=policy,
@@ -259,15 +259,6 @@ class _RunSteps(Steps):
 
     def closed(self, leaving: GeneratorExit) -> None:
         self._watch._end(self._run, leaving)
-
-
-def _default_policy() -> Policy | None:
-    """The policy of ``LOOPWATCH_POLICY``, else that of a live span processor."""
-    if os.environ.get("LOOPWATCH_POLICY"):
-        from otel_loopwatch.policy_file import from_env  # noqa: PLC0415 - pydantic is imported on first use
-
-        return from_env()
-    return ambient.default_policy()
 
 
 def _context_of(run: Run) -> otel_context.Context:

@@ -280,5 +280,6 @@ class RunOutcome:
     spend_complete: bool = True
     duration_s: float = 0.0
     findings: tuple[Finding, ...] = ()
-    partial: Any = None
-    cause: BaseException | None = field(default=None, compare=False)
+    # Not in the repr, which ends up in logs: a result, and an exception whose text may quote one.
+    partial: Any = field(default=None, repr=False)
+    cause: BaseException | None = field(default=None, compare=False, repr=False)

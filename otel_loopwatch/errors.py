@@ -23,7 +23,13 @@ __all__ = [
     "ToolHint",
     "ToolLoopError",
     "Unwind",
+    "contain",
+    "is_disabled",
+    "is_strict",
+    "on_fault",
+    "report_fault",
     "telemetry_guard",
+    "warn_once",
 ]
 
 logger = logging.getLogger("otel_loopwatch")
@@ -204,17 +210,21 @@ _disabled: bool | None = None
 """Read once, when the first tool is called: a look into ``os.environ`` costs 1 to 3 us."""
 
 
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() not in ("", "0", "false", "no", "off")
+
+
 def is_disabled() -> bool:
     """True where ``LOOPWATCH_DISABLED`` switches the guard off: decorated tools run untouched and uncounted."""
     global _disabled  # noqa: PLW0603 - one setting of the process
     if _disabled is None:
-        _disabled = os.environ.get("LOOPWATCH_DISABLED", "") not in ("", "0")
+        _disabled = _is_on("LOOPWATCH_DISABLED")
     return _disabled
 
 
 def is_strict() -> bool:
     """True where our own faults are to be seen: in our tests."""
-    return os.environ.get("LOOPWATCH_STRICT", "") not in ("", "0")
+    return _is_on("LOOPWATCH_STRICT")
 
 
 _warned: set[str] = set()

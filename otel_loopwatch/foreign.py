@@ -74,7 +74,7 @@ def tool_call(
         hashed = fingerprint(tool, arguments, ignore_args=said.ignore_args or (), loop_key=said.loop_key)
         writes = said.kind == "write" or (said.kind is None and looks_like_write(tool, arguments))
     call_id = str(attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or f"span:{span_id:016x}")
-    return ToolCall(call_id, tool, hashed, at, step, said.kind, writes, permitted, said.cost_usd)
+    return ToolCall(call_id, tool, hashed, at, step, said.kind, writes, permitted, said.cost_usd, rules.exempt)
 
 
 def _arguments(attributes: Mapping[str, Any]) -> dict[str, Any] | None:

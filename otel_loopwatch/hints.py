@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from otel_loopwatch.calls import Verdict
 from otel_loopwatch.errors import ToolHint, report_fault
-from otel_loopwatch.verdict import HINT_MARKER
+from otel_loopwatch.verdict import DENIED_MARKER, HINT_MARKER
 
 __all__ = ["Hint", "answer", "is_hint", "returns_text"]
 
@@ -22,11 +22,9 @@ class Hint(str):
     Attributes:
         tool_name: The tool that was called.
         repeats: The number of the call that was answered.
-        error: ``"loop-detected"``, as the first seed's result has it.
     """
 
     __slots__ = ("repeats", "tool_name")
-    error = "loop-detected"
     tool_name: str
     repeats: int
 
@@ -37,13 +35,18 @@ class Hint(str):
         hint.repeats = repeats
         return hint
 
+    @property
+    def error(self) -> str:
+        """``loop-detected``, as the first seed's result has it; ``tool-denied`` where the policy forbids the tool."""
+        return (DENIED_MARKER if self.startswith(DENIED_MARKER) else HINT_MARKER).strip("[]")
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Hint, (str(self), self.tool_name, self.repeats)
 
 
 def is_hint(value: object) -> bool:
-    """True where *value* is a hint of ours, also after a journey through JSON (by its first characters)."""
-    return isinstance(value, str) and value.startswith(HINT_MARKER)
+    """True where *value* is an answer of ours, not of the tool; also when it has been through JSON."""
+    return isinstance(value, str) and value.startswith((HINT_MARKER, DENIED_MARKER))
 
 
 def answer(verdict: Verdict, tool: str, custom: Any, *, text_allowed: bool) -> Any:

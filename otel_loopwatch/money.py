@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 from contextvars import ContextVar, Token
 from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
     from otel_loopwatch.run import Run
@@ -18,19 +17,27 @@ __all__ = ["Reservation", "amount", "take_reservation", "token_count"]
 _current: ContextVar[Reservation | None] = ContextVar("loopwatch_reservation", default=None)
 
 
+MAX_COUNT: Final = 2**63
+"""Above it is no number of tokens, and no amount of USD: a sum that overflows would be an error of every later call."""
+
+
 def token_count(value: Any) -> int | None:
-    """A number of tokens, or ``None`` for what is none (negative, NaN, a bool, a string)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    """A number of tokens, or ``None`` for what is none (negative, NaN, absurdly large, a bool, a string)."""
+    # False for NaN.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_COUNT:
         return None
     return int(value)
 
 
 def amount(value: Any) -> Decimal | None:
-    """An amount of USD, or ``None`` for what is none (negative, NaN, infinite, a bool, a string)."""
+    """An amount of USD, or ``None`` for what is none (negative, NaN, absurdly large, a bool, a string)."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
+    # Of an integer first: Python refuses to write out one of more than 4,300 digits.
+    if isinstance(value, int) and not 0 <= value < MAX_COUNT:
+        return None
     usd = Decimal(str(value))
-    return usd if usd.is_finite() and usd >= 0 else None
+    return usd if usd.is_finite() and 0 <= usd < MAX_COUNT else None
 
 
 class Reservation:

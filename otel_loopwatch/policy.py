@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
@@ -18,7 +19,9 @@ from typing import Any, Literal, NamedTuple, get_args
 from otel_loopwatch.calls import ToolKind
 from otel_loopwatch.errors import PolicyError
 
-__all__ = ["PRESETS", "Budgets", "LoopRules", "Policy", "Retry", "Rules", "ToolRules"]
+__all__ = ["PRESETS", "Budgets", "LoopRules", "Policy", "Retry", "Rules", "ToolRules", "operators_policy", "policy_of"]
+
+ENVIRONMENT_VARIABLE = "LOOPWATCH_POLICY"
 
 LoopAction = Literal["hint", "abort", "observe"]
 Mode = Literal["enforce", "observe"]
@@ -203,6 +206,8 @@ class Retry:
 class ToolRules:
     """Rules of one tool. ``None`` means: not said here, ask the next in line (see :meth:`Policy.rules_for`).
 
+    From ``idempotent`` on they are for the gateway, which is not in this release: read and checked, without effect.
+
     Args:
         kind: ``read`` changes nothing, ``write`` does, ``poll`` is asked again until its answer changes.
         max_repeats: As in :class:`LoopRules`; for a poll, the limit of unchanged answers.
@@ -324,6 +329,11 @@ class Policy:
         _names(self, "allow")
         _names(self, "deny")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy can neither be pickled nor copied.
+        said = {item.name: getattr(self, item.name) for item in fields(self)}
+        return partial(Policy, **said | {"tools": dict(self.tools)}), ()
+
     def rules_for(self, tool: str, author: ToolRules | None = None) -> Rules:
         """The rules that hold for *tool*.
 
@@ -391,3 +401,29 @@ PRESETS: Mapping[str, Policy] = MappingProxyType(
     }
 )
 """The bundled policies by name."""
+
+
+def policy_of(value: Policy | str | os.PathLike[str] | None) -> Policy | None:
+    """*value* itself, or what is in the file that it names.
+
+    Raises:
+        PolicyError: For anything else, and for a file that is not a policy.
+    """
+    if isinstance(value, str | os.PathLike):
+        return Policy.load(value)
+    if value is None or isinstance(value, Policy):
+        return value
+    raise PolicyError(f"must be a Policy or the path of one, not a {type(value).__name__}", key="policy")
+
+
+def operators_policy() -> Policy | None:
+    """The policy that ``LOOPWATCH_POLICY`` names, a preset or a file; ``None`` where it names none.
+
+    Raises:
+        PolicyError: Where it is neither, or the file is not a policy.
+    """
+    if not os.environ.get(ENVIRONMENT_VARIABLE):
+        return None
+    from otel_loopwatch.policy_file import from_env  # noqa: PLC0415 - as in Policy.load
+
+    return from_env()

@@ -12,6 +12,7 @@ take effect with the gateway, which is not in this release.
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import os
 import re
@@ -28,14 +29,24 @@ from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 from otel_loopwatch.calls import ToolKind
 from otel_loopwatch.errors import PolicyError
-from otel_loopwatch.policy import NO_RULES, PRESETS, Budgets, LoopAction, LoopRules, Mode, Policy, Retry, ToolRules
+from otel_loopwatch.policy import (
+    ENVIRONMENT_VARIABLE,
+    NO_RULES,
+    PRESETS,
+    Budgets,
+    LoopAction,
+    LoopRules,
+    Mode,
+    Policy,
+    Retry,
+    ToolRules,
+)
 from otel_loopwatch.policy_syntax import Document, parse, show
 
-__all__ = ["ENVIRONMENT_VARIABLE", "from_env", "json_schema", "load", "loads"]
+__all__ = ["from_env", "json_schema", "load", "loads"]
 
 Format = Literal["yaml", "toml"]
 
-ENVIRONMENT_VARIABLE = "LOOPWATCH_POLICY"
 MAX_BYTES = 1_000_000
 """A larger file is refused unread. Rules for a hundred tools are about 10 kB."""
 _FORMATS: Mapping[str, Format] = {".yaml": "yaml", ".yml": "yaml", ".toml": "toml"}
@@ -215,14 +226,18 @@ def loads(text: str, *, format: Format = "yaml", file: str | None = None) -> Pol
 def from_env() -> Policy | None:
     """The policy that ``LOOPWATCH_POLICY`` names, a preset or a file; ``None`` where it is not set or empty.
 
-    A preset wins over a file of the same name: write ``./production`` for the file.
+    A preset wins over a file of the same name: write ``./production`` for the file. A file is read once in a process:
+    each run asks for it, and an edit that went wrong must not stop the next one.
 
     Raises:
         PolicyError: Where it is neither, or the file is not a policy.
     """
     value = os.environ.get(ENVIRONMENT_VARIABLE, "").strip()
-    if not value:
-        return None
+    return _named(value) if value else None
+
+
+@functools.cache
+def _named(value: str) -> Policy:
     if value in PRESETS:
         return PRESETS[value]
     path = Path(value)

@@ -18,7 +18,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
@@ -26,16 +26,8 @@ from opentelemetry.trace import StatusCode
 
 from otel_loopwatch import ambient, budgets, context, foreign, metrics, semconv, verdict
 from otel_loopwatch.calls import StopReason, Used
-from otel_loopwatch.errors import (
-    LoopwatchError,
-    PolicyError,
-    RunAborted,
-    is_disabled,
-    is_strict,
-    report_fault,
-    telemetry_guard,
-)
-from otel_loopwatch.policy import Policy, Rules
+from otel_loopwatch.errors import LoopwatchError, PolicyError, RunAborted, contain, is_disabled, telemetry_guard
+from otel_loopwatch.policy import Policy, Rules, operators_policy, policy_of
 from otel_loopwatch.pricing import price
 from otel_loopwatch.refusal import error_for
 
@@ -55,6 +47,18 @@ SOURCE: Final = "spans"
 MAX_RULES: Final = 1024
 
 
+class _Unheard(NamedTuple):
+    """The hints that the model of one run was not given.
+
+    Attributes:
+        given: How many, per subject of the finding.
+        last_step: The model turn of the last one, per subject: the calls of one turn are one demand.
+    """
+
+    given: Counter[str]
+    last_step: dict[str, int]
+
+
 class LoopwatchSpanProcessor(SpanProcessor):
     """Guards by spans: ``provider.add_span_processor(LoopwatchSpanProcessor())``.
 
@@ -66,7 +70,7 @@ class LoopwatchSpanProcessor(SpanProcessor):
     Nothing is raised out of a callback, unless *raise_on_start* asks for it.
 
     Args:
-        policy: The policy of runs without ``watch_run``; ``LOOPWATCH_POLICY`` wins over it.
+        policy: The policy of runs without ``watch_run``, or the path of its file; ``LOOPWATCH_POLICY`` wins over it.
         raise_on_start: True raises out of ``on_start`` where another library begins a tool or model span in a run that
             is aborted, or whose budget allows no further call. Only for libraries that let an exception through there:
             several swallow it and go on. A loop of undecorated calls is known at the end of a call, so it is refused at
@@ -78,15 +82,19 @@ class LoopwatchSpanProcessor(SpanProcessor):
     """
 
     def __init__(
-        self, *, policy: Policy | None = None, raise_on_start: bool = False, idle_limit_s: float = 900.0
+        self,
+        *,
+        policy: Policy | str | os.PathLike[str] | None = None,
+        raise_on_start: bool = False,
+        idle_limit_s: float = 900.0,
     ) -> None:
         if not 0 < idle_limit_s < float("inf"):
             raise PolicyError(f"must be a finite number of seconds above 0, not {idle_limit_s!r}", key="idle_limit_s")
-        self.policy = _operators_policy() or policy or Policy()
+        self.policy = operators_policy() or policy_of(policy) or Policy()
         self._raise_on_start = raise_on_start
         self._active = not is_disabled()
         self._rules: dict[tuple[int, str], tuple[Policy, Rules]] = {}
-        self._unheard: weakref.WeakKeyDictionary[Run, Counter[str]] = weakref.WeakKeyDictionary()
+        self._unheard: weakref.WeakKeyDictionary[Run, _Unheard] = weakref.WeakKeyDictionary()
         if self._active:
             ambient.register(self, self.policy, idle_limit_s)
             if ambient.default_policy() is self.policy:
@@ -112,7 +120,7 @@ class LoopwatchSpanProcessor(SpanProcessor):
         try:
             refusal = self._started(span)
         except Exception as fault:  # noqa: BLE001 - see telemetry_guard, which costs 1 us more a span
-            _contain(fault)
+            contain("processor", fault)
             return
         if refusal is not None:
             raise refusal
@@ -123,7 +131,7 @@ class LoopwatchSpanProcessor(SpanProcessor):
             try:
                 self._ended(span)
             except Exception as fault:  # noqa: BLE001 - as above
-                _contain(fault)
+                contain("processor", fault)
 
     def shutdown(self) -> None:
         """Guard no longer. With the last processor of the process, runs without ``watch_run`` end."""
@@ -245,12 +253,15 @@ class LoopwatchSpanProcessor(SpanProcessor):
         metrics.known_tool(run.agent, tool, "observe")
         metrics.tool_call(run.agent, tool, "error" if failed else "ok", repeated=judged.repeats > 1)
         if judged.finding is not None and run.tripped is None:
-            unheard = self._unheard.setdefault(run, Counter())
-            action = verdict.decide(judged.finding, rules, unheard, hinted_this_step=False)
+            unheard = self._unheard.setdefault(run, _Unheard(Counter(), {}))
+            subject = judged.finding.subject
+            same_turn = bool(opened.step) and unheard.last_step.get(subject) == opened.step
+            action = verdict.decide(judged.finding, rules, unheard.given, hinted_this_step=same_turn)
             if action == "abort":
                 run.limits.trip(verdict.finding_trip(judged.finding, run.run_id))
-            elif action == "hint":
-                unheard[judged.finding.subject] += 1
+            elif action == "hint" and not same_turn:
+                unheard.given[subject] += 1
+                unheard.last_step[subject] = opened.step
 
     def _rules_for(self, policy: Policy, tool: str) -> Rules:
         kept = self._rules.get((id(policy), tool))
@@ -262,12 +273,6 @@ class LoopwatchSpanProcessor(SpanProcessor):
         # With the policy itself, so that its id stays its own.
         self._rules[id(policy), tool] = (policy, rules)
         return rules
-
-
-def _contain(fault: Exception) -> None:
-    if is_strict():
-        raise fault
-    report_fault("processor", fault)
 
 
 def _failed(span: ReadableSpan) -> bool:
@@ -310,14 +315,6 @@ def _charge(opened: OpenSpan, attributes: Mapping[str, Any], run: Run, *, failed
         run.usage_missing(foreign.model(attributes))
 
 
-def _operators_policy() -> Policy | None:
-    if not os.environ.get("LOOPWATCH_POLICY"):
-        return None
-    from otel_loopwatch.policy_file import from_env  # noqa: PLC0415 - pydantic is imported on first use
-
-    return from_env()
-
-
 _attached: weakref.WeakKeyDictionary[TracerProvider, LoopwatchSpanProcessor] = weakref.WeakKeyDictionary()
 _attaching = threading.Lock()
 
@@ -325,7 +322,7 @@ _attaching = threading.Lock()
 def attach(
     provider: TracerProvider | None = None,
     *,
-    policy: Policy | None = None,
+    policy: Policy | str | os.PathLike[str] | None = None,
     raise_on_start: bool = False,
     idle_limit_s: float = 900.0,
 ) -> LoopwatchSpanProcessor:

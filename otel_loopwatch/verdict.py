@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from otel_loopwatch.calls import Action, Breach, Finding, Trip
 from otel_loopwatch.policy import Rules
 
-__all__ = ["HINT_MARKER", "breach_trip", "decide", "denied_text", "finding_trip", "hint_text"]
+__all__ = ["DENIED_MARKER", "HINT_MARKER", "breach_trip", "decide", "denied_text", "finding_trip", "hint_text"]
 
 HINT_MARKER = "[loop-detected]"
 """How every hint begins, so that code can tell one from a result (the first seed's marker)."""
+
+DENIED_MARKER = "[tool-denied]"
+"""How the answer to a demand for a tool that is not allowed begins."""
 
 
 def decide(finding: Finding, rules: Rules, hints: Mapping[str, int], *, hinted_this_step: bool) -> Action:
@@ -71,7 +74,7 @@ def hint_text(finding: Finding) -> str:
 
 def denied_text(tool: str) -> str:
     """The answer to a demand for a tool that the policy does not allow."""
-    return f'[tool-denied] Tool "{tool}" is not allowed here. Use another one, or finish with what you have.'
+    return f'{DENIED_MARKER} Tool "{tool}" is not allowed here. Use another one, or finish with what you have.'
 
 
 def finding_trip(finding: Finding, run_id: str) -> Trip:

@@ -1,10 +1,16 @@
 """What holds for every test: our own faults are raised, no test sees another, and on CI nothing is skipped."""
 
+# ruff: noqa: E402 - the environment comes before the imports
+
 from __future__ import annotations
 
 import os
 
-# Before the package is imported: the guard hides no fault of its own from its tests.
+# No setting of the developer's machine goes in. The package and the SDK read some when they are imported.
+for name in [name for name in os.environ if name.startswith(("LOOPWATCH_", "OTEL_"))]:
+    if name != "LOOPWATCH_WRITE_README":
+        del os.environ[name]
+# The guard hides no fault of its own from its tests.
 os.environ["LOOPWATCH_STRICT"] = "1"
 
 from collections.abc import Iterator
@@ -24,10 +30,8 @@ settings.load_profile("loopwatch")
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No setting of the developer's machine goes in, and nothing that a test set comes out."""
-    for name in ("LOOPWATCH_POLICY", "LOOPWATCH_HASH_KEY", "LOOPWATCH_DISABLED", "OTEL_SDK_DISABLED"):
-        monkeypatch.delenv(name, raising=False)
+def _fresh() -> Iterator[None]:
+    """Nothing that a test set comes out."""
     yield
     clock.set_clock(None)
     telemetry.use_tracer_provider(None)

@@ -519,18 +519,19 @@ def test_return_ends_the_block_quietly() -> None:
 
 
 def test_return_ends_the_block_quietly_when_unwound_wrapped_or_packed() -> None:
-    with lw.watch_run("a", policy=ONE_CALL, on_abort="return"):
+    with lw.watch_run("a", policy=ONE_CALL, on_abort="return") as unwound:
         stubborn(ping)
-    with lw.watch_run("a", policy=ONE_CALL, on_abort="return"):
+    with lw.watch_run("a", policy=ONE_CALL, on_abort="return") as wrapped:
         try:
             [ping(number) for number in range(2)]
         except lw.RunAborted as refusal:
             raise RuntimeError from refusal
-    with lw.watch_run("a", policy=ONE_CALL, on_abort="return"):
+    with lw.watch_run("a", policy=ONE_CALL, on_abort="return") as packed:
         try:
             [ping(number) for number in range(2)]
         except lw.RunAborted as refusal:
             raise ExceptionGroup("g", [refusal])  # noqa: B904
+    assert [run.outcome.stop_reason for run in (unwound, wrapped, packed)] == ["tool_call_budget"] * 3
 
 
 def test_return_swallows_no_exception_of_the_applications() -> None:
@@ -977,6 +978,34 @@ def test_the_environment_names_a_policy(tmp_path: Any, monkeypatch: pytest.Monke
     with lw.watch_run("a", on_abort="return") as run:
         [ping(number) for number in range(3)]
     assert run.outcome.stop_reason == "tool_call_budget"
+
+
+def test_a_policy_file_of_the_environment_is_read_once(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "loopwatch.yaml"
+    path.write_text("mode: observe\n")
+    monkeypatch.setenv("LOOPWATCH_POLICY", str(path))
+    with lw.watch_run("a") as first:
+        pass
+    path.write_text("mode: an edit that went wrong\n")
+    with lw.watch_run("a") as second:
+        pass
+    assert second.policy is first.policy
+    assert second.policy.mode == "observe"
+
+
+@pytest.mark.parametrize("policy", [{"mode": "observe"}, lw.Budgets(), 3], ids=["dict", "Budgets", "int"])
+def test_what_is_no_policy_is_refused_at_once(policy: Any) -> None:
+    with pytest.raises(lw.PolicyError, match=r"policy: must be a Policy or the path of one, not a "):
+        lw.watch_run("a", policy=policy)
+
+
+def test_no_result_and_no_text_of_an_error_is_in_the_repr_of_an_outcome() -> None:
+    with pytest.raises(ValueError, match="card 4711"), lw.watch_run("a") as run:
+        run.partial = "a draft about card 4711"
+        raise ValueError("card 4711")
+    assert run.outcome.partial == "a draft about card 4711"
+    assert "4711" not in repr(run.outcome)
+    assert "stop_reason=<StopReason.ERROR" in repr(run.outcome)
 
 
 def test_the_live_processor_supplies_the_policy() -> None:

@@ -55,6 +55,7 @@ def test_is_hint_also_after_a_journey_through_json() -> None:
     hint = Hint("[loop-detected] x", "search", 4)
     assert lw.is_hint(hint)
     assert lw.is_hint(json.loads(json.dumps(hint)))
+    assert lw.is_hint(json.loads(json.dumps("[tool-denied] x")))
     for other in ("a result", "", None, 4, b"[loop-detected]", ["[loop-detected]"]):
         assert not lw.is_hint(other)
 

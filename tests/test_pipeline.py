@@ -152,14 +152,15 @@ def test_a_denied_tool_may_answer_the_model_instead() -> None:
     with lw.watch_run("a", policy=Policy(deny=("search",), on_denied="hint")):
         answer = search("x")
     assert answer.startswith('[tool-denied] Tool "search"')
-    assert not lw.is_hint(answer)
+    assert (answer.error, answer.tool_name) == ("tool-denied", "search")
+    assert lw.is_hint(answer), "DESIGN 4: is this a synthetic result"
 
 
 def test_a_denied_tool_asked_for_again_and_again_is_a_loop() -> None:
     policy = Policy(deny=("search",), on_denied="hint", loops=LoopRules(max_repeats=2, hints_before_abort=1))
     with pytest.raises(lw.ToolLoopError) as caught, lw.watch_run("a", policy=policy):
         answers = [search(str(number)) for number in range(3)]
-        assert [lw.is_hint(answer) for answer in answers] == [False, False, True]
+        assert [answer.error for answer in answers] == ["tool-denied", "tool-denied", "loop-detected"]
         search("again")
     assert caught.value.kind == "unknown_tool"
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
+import pickle
 from decimal import Decimal
 
 import pytest
@@ -185,3 +187,11 @@ def test_the_safe_preset_keeps_the_numbers_of_the_second_and_third_seed():
 def test_presets_cannot_be_changed():
     with pytest.raises(TypeError):
         PRESETS["mine"] = Policy()
+
+
+def test_a_policy_can_be_sent_to_a_worker_and_copied():
+    policy = Policy(mode="observe", tools={"pay": ToolRules(kind="write", cost_usd=0.1)}, deny=("rm*",))
+    for other in (pickle.loads(pickle.dumps(policy)), copy.deepcopy(policy)):
+        assert other == policy
+        with pytest.raises(TypeError):
+            other.tools["pay"] = ToolRules()

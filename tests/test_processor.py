@@ -360,6 +360,14 @@ def test_the_operators_policy_wins_over_the_processors(monkeypatch):
         assert [attempt(lambda: search("x")) for _ in range(2)] == ["ran", "loop 2"]
 
 
+def test_the_policy_of_a_processor_may_be_a_path(tmp_path):
+    path = tmp_path / "loopwatch.yaml"
+    path.write_text("mode: observe\n")
+    assert [LoopwatchSpanProcessor(policy=one).policy.mode for one in (path, str(path))] == ["observe"] * 2
+    with pytest.raises(lw.PolicyError, match="not a dict"):
+        LoopwatchSpanProcessor(policy={"mode": "observe"})
+
+
 def test_the_policy_of_a_processor_holds_for_watch_run():
     guarded_by = guarded(lw.Policy(budgets=lw.Budgets(max_tool_calls=1)))
     search = search_tool()
@@ -448,6 +456,32 @@ def test_hints_that_nobody_hears_use_up_the_patience_of_the_policy():
             trips.append(run.tripped is not None)
     assert trips == [False, False, False, False, True]
     assert run.outcome.tool_calls == 5
+
+
+def test_foreign_calls_of_one_turn_use_up_the_patience_once():
+    tracer = guarded(lw.Policy(loops=lw.LoopRules(max_repeats=2, hints_before_abort=2)))
+    with lw.watch_run(on_abort="return") as run:
+        trips = []
+        for _ in range(5):
+            if run.tripped is None:
+                run.step()
+            for _ in range(3):
+                with foreign_tool(tracer, "fetch", arguments={"url": "u"}, result="not found"):
+                    pass
+            trips.append(run.tripped is not None)
+    assert trips == [False, False, False, False, True]
+
+
+def test_foreign_calls_of_an_exempt_tool_come_between_no_others():
+    policy = lw.Policy(loops=lw.LoopRules(max_repeats=2, max_rereads=9), tools={"think": lw.ToolRules(exempt=True)})
+    tracer = guarded(policy)
+    with lw.watch_run(on_abort="return") as run:
+        for number in range(3):
+            with foreign_tool(tracer, "fetch", arguments={"url": "u"}, result="not found"):
+                pass
+            with foreign_tool(tracer, "think", arguments={"n": number}, result=f"about {'x' * number}"):
+                pass
+    assert [(finding.kind, finding.tool) for finding in run.outcome.findings] == [("repeat", "fetch")]
 
 
 def test_observed_foreign_loops_trip_nothing():

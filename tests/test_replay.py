@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
 
 import pytest
@@ -78,6 +79,20 @@ def test_compressed_files_are_known_by_their_content(tmp_path, name):
     path = tmp_path / name
     path.write_bytes(gzip.compress(json.dumps(record()).encode()))
     assert [run.run_id for run in read(path)[0]] == ["r1"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_is_a_file_like_any_other(pack):
+    # What a shell makes of `loopwatch replay <(zcat runs.jsonl.gz)`.
+    reading, writing = os.pipe()
+    try:
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(pack(json.dumps(record()).encode()))
+        read_bytes, skipped = [], []
+        runs = list(read_runs([f"/dev/fd/{reading}"], on_skip=skipped.append, on_bytes=read_bytes.append))
+    finally:
+        os.close(reading)
+    assert ([run.run_id for run in runs], skipped, read_bytes) == (["r1"], [], [])
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])

@@ -89,7 +89,7 @@ def is_infra(error: BaseException) -> bool:
             return False
         if _is_infra(current):
             return True
-        current = current.__cause__
+        current = _attribute(current, "__cause__")
     return False
 
 

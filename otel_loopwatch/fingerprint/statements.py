@@ -154,7 +154,7 @@ _CODE: Final = re.compile(
     re.VERBOSE,
 )
 _CODE_COMMANDS: Final = re.compile(
-    r"""(?:os\.system|os\.popen|subprocess\.\w+|check_output|check_call)\s*\(\s*\[?\s*[frb]*(['"]{1,3})(.+?)\1|^\s*[!%](?:\w*\s+)?(.+)$""",
+    r"""(?:os\.system|os\.popen|subprocess\.\w+|check_output|check_call)\s*\(\s*\[?\s*[frb]*(['"]{1,3})(.+?)\1|^[^\S\n]*[!%](?:\w*\s+)?(.+)$""",
     re.DOTALL | re.MULTILINE,
 )
 

@@ -94,15 +94,13 @@ def play(recorded: RecordedRun, policy: Policy) -> Played:
             run.derived_step()
         rule = rules.get(one.tool) or rules.setdefault(one.tool, policy.rules_for(one.tool))
         call, verdict = _admit(run, one, rule, has_step=one.step is not None)
-        if verdict.action in ("allow", "cached") or (verdict.action == "observe" and verdict.finding is None):
-            _settle(run, call, one)
-            continue
-        acted = _acted(index, verdict)
-        first = first or acted
-        if verdict.action == "abort":
-            abort = acted
-            break
-        if verdict.action == "observe":
+        if verdict.action != "allow":
+            acted = _acted(index, verdict)
+            first = first or acted
+            if verdict.action == "abort":
+                abort = acted
+                break
+        if verdict.action != "hint":
             _settle(run, call, one)
     run.close()
     return Played(recorded.run_id, recorded.source, recorded.outcome, len(recorded.calls), first, abort)

@@ -161,13 +161,13 @@ def _records(
 
 @contextmanager
 def _opened(file: str) -> Iterator[tuple[IO[bytes] | None, IO[bytes]]]:
-    """The file as it is stored (to tell how far reading has come), and its lines."""
+    """The file as it is stored, where it can tell how far reading has come, and its lines."""
     if file == STDIN:
-        stdin = sys.stdin.buffer
-        yield None, _unpacked(stdin)
+        yield None, _unpacked(sys.stdin.buffer)
         return
     with Path(file).open("rb") as raw:
-        yield raw, _unpacked(raw)
+        # A pipe (``<(zcat ...)``) cannot tell how far it has been read.
+        yield raw if raw.seekable() else None, _unpacked(raw)
 
 
 def _unpacked(raw: Any) -> IO[bytes]:
