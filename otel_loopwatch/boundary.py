@@ -23,7 +23,7 @@ from opentelemetry import trace
 from otel_loopwatch import ambient, telemetry
 from otel_loopwatch.calls import StopReason, Trip, Verdict
 from otel_loopwatch.context import Attached, attach, current_run, detach
-from otel_loopwatch.errors import PolicyError, RunAborted, Unwind, telemetry_guard
+from otel_loopwatch.errors import PolicyError, RunAborted, Unwind, is_disabled, telemetry_guard
 from otel_loopwatch.flow import is_control_flow
 from otel_loopwatch.generators import Steps, async_generator, generator
 from otel_loopwatch.policy import Policy, operators_policy, policy_of
@@ -40,6 +40,8 @@ MAX_CHAIN = 16
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_OFF = Policy(mode="observe")
 
 
 class watch_run:  # noqa: N801 - used as a function, as a context manager and as a decorator
@@ -107,7 +109,9 @@ class watch_run:  # noqa: N801 - used as a function, as a context manager and as
         if parent is not None and parent.is_closed:
             # A task that was started in a run and outlives it (a worker that serves other runs) begins runs of its own.
             parent = None
-        policy = self.policy
+        # Switched off, the run is there for the code that uses it; it judges nothing and leaves no telemetry.
+        off = is_disabled()
+        policy = _OFF if off else self.policy
         if policy is None and parent is None:
             policy = operators_policy() or ambient.default_policy()
         run = Run(
@@ -119,9 +123,11 @@ class watch_run:  # noqa: N801 - used as a function, as a context manager and as
             attributes=self.attributes,
             on_verdict=self.on_verdict,
             insist_after=self.insist_after,
+            silent=off,
         )
-        with telemetry_guard("telemetry"):
-            run.span = telemetry.start_run_span(run)
+        if not off:
+            with telemetry_guard("telemetry"):
+                run.span = telemetry.start_run_span(run)
         return run
 
     def __enter__(self) -> Run:

@@ -28,6 +28,9 @@ __all__ = ["GUARD_STAGES", "TOKEN_TYPES", "Distribution", "Labels", "OpenRun", "
 TOKEN_TYPES: Final = ("input", "output", "cached_input")
 """Values of ``type``. ``cached_input`` is a part of ``input``: add up ``input`` and ``output`` only."""
 
+MAX_LABEL: Final = 200
+"""Characters of a label."""
+
 GUARD_STAGES: Final = (
     "fingerprint",
     "flush",
@@ -129,6 +132,13 @@ class _Peak:
             self.active_at = run.last_active_at
 
 
+def _label(value: str) -> str:
+    """*value* as a label: a model may have made it up, and one that cannot be encoded takes the whole page down."""
+    if len(value) <= MAX_LABEL and value.isascii():
+        return value
+    return value[:MAX_LABEL].encode("utf-8", "replace").decode()
+
+
 class Registry:
     """Every cell of the process. Nothing of anybody else's is called while the lock is held.
 
@@ -183,6 +193,7 @@ class Registry:
 
     def _admit(self, label: str, value: str) -> str:
         admitted = self._admitted[label]
+        value = _label(value)
         # "__other__" is in the set and is no value of its own, hence > and not >=.
         if value not in admitted:
             if len(admitted) > _CAPS[label]:
@@ -192,6 +203,7 @@ class Registry:
 
     def _pair(self, agent: str, tool: str) -> tuple[str, str]:
         agent = self._admit("agent", agent)
+        tool = _label(tool)
         if (agent, tool) not in self._pairs and tool != OTHER:
             tools = self._tools_of.get(agent, 0)
             if tools >= MAX_TOOLS_PER_AGENT or len(self._pairs) >= MAX_PAIRS:
@@ -214,7 +226,7 @@ class Registry:
             )
         if labels not in series and len(series) >= MAX_SERIES - _folded_series(metric):
             labels = tuple(OTHER if name in _OPEN else value for name, value in zip(metric.labels, labels, strict=True))
-        if labels != values:
+        if labels != values and labels != tuple(map(_label, values)):
             self._count_folded(metric, values)
         return labels
 

@@ -169,7 +169,7 @@ class Call:
     def _act(self, judged: Verdict) -> bool:
         run, call = self.run, self._call
         action = judged.action
-        runs = action in ("allow", "observe")
+        runs = action == "allow" or action == "observe"  # noqa: PLR1714 - one comparison, nearly always
         denied = runs and not call.known
         self._repeated = judged.repeats > 1
         try:
@@ -184,7 +184,13 @@ class Call:
                 f"tool {call.tool!r} was called outside any run: it is traced and counted, but never stopped. "
                 "Open lw.watch_run() around the agent; carry a run into a thread with lw.bind().",
             )
-        self._start_span(judged, "abort" if denied else action)
+        try:
+            self._span, self._ours = telemetry.start_tool_span(
+                run, self._agent, call, judged, "abort" if denied else action
+            )
+        except Exception as fault:  # noqa: BLE001
+            self._span, self._ours = trace.INVALID_SPAN, False
+            contain("telemetry", fault)
         if denied:
             return self._deny()
         if runs:
@@ -210,18 +216,13 @@ class Call:
         self.answer = self._tool.hint(Verdict("hint", text=text), self._rules)
         return False
 
-    def _start_span(self, judged: Verdict, action: str) -> None:
-        try:
-            self._span, self._ours = telemetry.start_tool_span(self.run, self._agent, self._call, judged, action)
-        except Exception as fault:  # noqa: BLE001
-            self._span, self._ours = trace.INVALID_SPAN, False
-            contain("telemetry", fault)
-
     # --- around the body -----------------------------------------------------------------------------------------
 
     def enter(self) -> None:
         """Make the call's span (and run) current, for the body or for one step of it."""
-        current = trace.set_span_in_context(self._span) if self._ours else otel_context.get_current()
+        current = otel_context.get_current()
+        if self._ours:
+            current = trace.set_span_in_context(self._span, current)
         self._attached = context.attach(self.run, current)
 
     def leave(self) -> None:
@@ -252,7 +253,11 @@ class Call:
             return
         run = self.run
         if run is not None:
-            settled = self._settled_error(error, run)
+            try:
+                settled = self._settled_error(error, run)
+            except Exception:  # noqa: BLE001 - code of the error's own; it must not take the error's place
+                name = type(error).__name__
+                settled = Settled(name, error=name, error_class=name, at=run.clock())
             run.settle(self._call, settled)
             self._note(settled.error_class or "error")
         self._finish("error", type(error).__qualname__)

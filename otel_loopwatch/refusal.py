@@ -45,12 +45,14 @@ class Patience:
     Attributes:
         owner: Where ``watch_run`` was entered: only there may the firm signal be raised, for only there does it reach
             the boundary. ``None`` for a run without one.
+        told: True once the user's callback was given the first refusal.
     """
 
-    __slots__ = ("_alike", "_insist_after", "_insisted", "_last", "_lock", "_turns", "owner")
+    __slots__ = ("_alike", "_insist_after", "_insisted", "_last", "_lock", "_turns", "owner", "told")
 
     def __init__(self, insist_after: int | None) -> None:
         self.owner: Place | None = None
+        self.told = False
         self._insist_after = insist_after
         self._turns = 0
         self._alike = 0

@@ -69,9 +69,11 @@ class _Tool:
 class _Round:
     """A call and the identical ones made beside it, while they are in flight or their turn lasts."""
 
-    __slots__ = ("base", "counted", "in_flight", "size", "step")
+    __slots__ = ("base", "counted", "in_flight", "key", "size", "step")
 
-    def __init__(self, step: int, base: Entry, size: int) -> None:
+    def __init__(self, key: int, step: int, base: Entry, size: int) -> None:
+        # The very object under which the record is kept: another of the same value would stay in the window.
+        self.key = key
         self.step = step
         self.base = base
         self.size = size
@@ -153,7 +155,7 @@ class RunState:
             if len(records) >= MAX_FINGERPRINTS:
                 self._forget(next(iter(records)))
             entry = NEW
-            self._flight[call.id] = self._rounds[key] = _Round(step, NEW, 1)
+            self._flight[call.id] = self._rounds[key] = _Round(key, step, NEW, 1)
         else:
             entry = self._join_round(call, record, key)
         records[key] = record
@@ -239,7 +241,7 @@ class RunState:
         else:
             base = self._entry(record, key)
         record.calls += 1
-        self._flight[call.id] = rounds[key] = _Round(call.step, base, 1 if beside is None else MAX_ROUND)
+        self._flight[call.id] = rounds[key] = _Round(key, call.step, base, 1 if beside is None else MAX_ROUND)
         return base
 
     def _entry(self, record: _Record, key: int) -> Entry:
@@ -273,10 +275,10 @@ class RunState:
         Returns:
             False where the call is not in flight, so that nothing changed.
         """
-        key = hash(call.fingerprint)
-        joined = self._leave_round(call, key)
+        joined = self._leave_round(call)
         if joined is None:
             return False
+        key = joined.key
         record = self._record(key)
         tool = self._tool(call.tool)
         # A made-up tool never runs: what counts there is the demand.
@@ -316,12 +318,12 @@ class RunState:
         Returns:
             False where the call is not in flight, so that nothing changed.
         """
-        key = hash(call.fingerprint)
-        joined = self._leave_round(call, key)
+        joined = self._leave_round(call)
         if joined is None:
             return False
         if call.exempt:
             return True
+        key = joined.key
         record = self._records.get(key) or self._record(key)
         tool = self._tools.get(call.tool) or self._tool(call.tool)
         first = not joined.counted
@@ -436,15 +438,15 @@ class RunState:
         if len(window) > MAX_WINDOW:
             self._silent.discard(window.pop(0).call)
 
-    def _leave_round(self, call: ToolCall, key: int) -> _Round | None:
+    def _leave_round(self, call: ToolCall) -> _Round | None:
         joined = self._flight.pop(call.id, None)
         if joined is None:
             return None
         joined.in_flight -= 1
         # A round lasts as long as its turn or its last call in flight, whichever is longer.
         is_over = joined.step == 0 or joined.step != self._round_step
-        if is_over and not joined.in_flight and self._rounds.get(key) is joined:
-            del self._rounds[key]
+        if is_over and not joined.in_flight and self._rounds.get(joined.key) is joined:
+            del self._rounds[joined.key]
         return joined
 
     def _record(self, key: int) -> _Record:

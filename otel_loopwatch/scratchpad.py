@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ESCALATED_TEMPERATURE", "Scratchpad"]
+__all__ = ["ESCALATED_TEMPERATURE", "OK", "Scratchpad"]
+
+OK = "ok"
+"""The outcome of a call that raised nothing."""
 
 ESCALATED_TEMPERATURE = 0.6
 """For one turn (second seed: somewhere in 0.5 to 0.7)."""
@@ -19,18 +22,21 @@ MAX_TEXT = 200
 MAX_OUTCOMES = 3
 MAX_SEEN = 1024
 MAX_INT = 2**63
+WENT_WELL = (OK,)
 
 
 class Scratchpad:
     """Attempts and progress of one run. Not locked: its run is."""
 
-    __slots__ = ("_attempts", "_calls", "_progressed", "_sampled", "_seen", "_stuck")
+    __slots__ = ("_attempts", "_calls", "_outcomes", "_progressed", "_sampled", "_seen", "_stuck")
 
     def __init__(self) -> None:
-        # hash of the fingerprint -> (text, outcomes), oldest first
-        self._attempts: dict[int, tuple[str, tuple[str, ...]]] = {}
-        # Hashes: the strings would be most of the memory of a long run.
-        self._seen: set[int] = set()
+        # hash of the fingerprint -> text, oldest first
+        self._attempts: dict[int, str] = {}
+        # The same key -> outcomes, where they are not simply "ok": most attempts are then a text and nothing else.
+        self._outcomes: dict[int, tuple[str, ...]] = {}
+        # Hashes: the strings would be most of the memory of a long run. A dict is a third of a set's size while small.
+        self._seen: dict[int, None] = {}
         self._calls = 0
         self._progressed = False
         self._stuck = 0
@@ -43,7 +49,7 @@ class Scratchpad:
         if outcome not in self._seen:
             self._progressed = True
             if len(self._seen) < MAX_SEEN:
-                self._seen.add(outcome)
+                self._seen[outcome] = None
 
     def hinted(self) -> None:
         """A call was answered with a hint: no progress."""
@@ -74,35 +80,42 @@ class Scratchpad:
     def attempted(self, fingerprint: str, tool: str, arguments: Mapping[str, Any], outcome: str) -> None:
         """Remember one call and how it ended."""
         key = hash(fingerprint)
-        known = self._attempts.get(key)
-        if known is None:
-            self._remember(key, f"{tool}({_short(arguments)})", (outcome,))
+        if key not in self._attempts:
+            self._remember(key, f"{tool}({_short(arguments)})", WENT_WELL if outcome == OK else (outcome,))
             return
-        text, outcomes = known
+        outcomes = self._outcomes.get(key, WENT_WELL)
         if outcome not in outcomes and len(outcomes) < MAX_OUTCOMES:
-            self._attempts[key] = (text, (*outcomes, outcome))
+            self._outcomes[key] = (*outcomes, outcome)
 
     def _remember(self, key: int, text: str, outcomes: tuple[str, ...]) -> None:
         attempts = self._attempts
         if len(attempts) >= MAX_ATTEMPTS:
-            del attempts[next(iter(attempts))]
-        attempts[key] = (text, outcomes)
+            oldest = next(iter(attempts))
+            del attempts[oldest]
+            self._outcomes.pop(oldest, None)
+        attempts[key] = text
+        if outcomes is not WENT_WELL:
+            self._outcomes[key] = outcomes
 
     def text(self) -> str:
         """What was tried, for the prompt; empty where nothing was."""
         if not self._attempts:
             return ""
-        lines = [
-            f"- {text} -> {', '.join(outcomes)}" if outcomes else f"- {text}"
-            for text, outcomes in self._attempts.values()
-        ]
-        return "\n".join(["Already tried in this run:", *lines])
+        lines = ["Already tried in this run:"]
+        for key, text in self._attempts.items():
+            outcomes = self._outcomes.get(key, WENT_WELL)
+            lines.append(f"- {text} -> {', '.join(outcomes)}" if outcomes else f"- {text}")
+        return "\n".join(lines)
+
+
+_SHOWN = frozenset({bool, float, type(None)})
 
 
 def _short(arguments: Mapping[str, Any]) -> str:
     """At most 200 characters of the arguments.
 
-    A value that is no text or number is named by its type: its repr could run the user's code, or take its time.
+    A value that is no text or number is named by its type: its repr could run the user's code, or take its time. So
+    could isinstance(), which asks the value for its class.
     """
     parts: list[str] = []
     room = MAX_TEXT
@@ -110,10 +123,10 @@ def _short(arguments: Mapping[str, Any]) -> str:
         kind = type(value)
         if kind is str:
             shown = repr(value[:room])
-        elif isinstance(value, str):
+        elif kind in _SHOWN or (kind is int and -MAX_INT < value < MAX_INT):
+            shown = repr(value)
+        elif issubclass(kind, str):
             shown = repr(str.__getitem__(value, slice(room)))
-        elif value is None or isinstance(value, bool | int | float):
-            shown = repr(value) if not isinstance(value, int) or abs(value) < MAX_INT else "<int>"
         else:
             shown = f"<{kind.__name__}>"
         part = f"{name}={shown}"

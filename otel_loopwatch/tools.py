@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from decimal import Decimal
 from typing import Any, Literal, TypeVar, overload
@@ -20,6 +21,8 @@ from otel_loopwatch.pipeline import Call, Tool
 from otel_loopwatch.policy import Retry, ToolRules
 
 __all__ = ["watch_tool"]
+
+_watched: weakref.WeakKeyDictionary[Callable[..., Any], Tool] = weakref.WeakKeyDictionary()
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -61,7 +64,7 @@ def watch_tool(fn: Any = None, /, *, name: str | None = None, **rules: Any) -> A
 
     Raises:
         PolicyError: For a rule that is out of range.
-        TypeError: For something that cannot be called.
+        TypeError: For something that cannot be called, and for a name that is none.
 
     A call of the decorated tool raises, besides what the tool raises:
         ToolLoopError: Where the run loops and is stopped.
@@ -72,6 +75,8 @@ def watch_tool(fn: Any = None, /, *, name: str | None = None, **rules: Any) -> A
     Emits:
         A span ``execute_tool {name}``; ``loopwatch.tool.calls`` and ``loopwatch.tool.repeats``.
     """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"watch_tool: name must be the tool's name, not {name!r}")
     author = ToolRules(**rules)
 
     def decorate(target: Any) -> Any:
@@ -88,6 +93,10 @@ def watch_tool(fn: Any = None, /, *, name: str | None = None, **rules: Any) -> A
 
 
 def _wrap(fn: Callable[..., Any], name: str | None, author: ToolRules) -> Callable[..., Any]:
+    watched = _watched.get(fn) if inspect.isfunction(fn) else None
+    if watched is not None:
+        # Decorated by its author, and again where the agent is put together: one tool, and the outer word counts.
+        fn, name, author = watched.fn, name or watched.name, author.over(watched.author)
     plain, own_name = _below(fn)
     tool = Tool(fn, name or own_name, author, drop_first=_takes_self(fn))
     if inspect.isasyncgenfunction(plain):
@@ -104,6 +113,7 @@ def _wrap(fn: Callable[..., Any], name: str | None, author: ToolRules) -> Callab
     if not hasattr(fn, "__name__"):
         wrapper.__name__ = wrapper.__qualname__ = own_name
         wrapper.__annotations__ = dict(getattr(plain, "__annotations__", {}))
+    _watched[wrapper] = tool
     return wrapper
 
 

@@ -134,14 +134,15 @@ def _masked(words: list[str], *, written_dates: bool) -> str:
             continue
         core = word.strip(_AROUND)
         if core.isdecimal():
+            after = _beside(words, at + 1)
             if (
                 written_dates
                 and len(core) <= 2
-                and (_beside(words, at, -1) in _MONTHS or _beside(words, at, 1) in _MONTHS)
+                and (after in _MONTHS or (at > 0 and _beside(words, at - 1) in _MONTHS))
             ):
                 # The one thing of several words, and rare.
                 return _masked(_WRITTEN_DATE(MARK, " ".join(words)).split(), written_dates=False)
-            if _beside(words, at, 1) in _UNITS:
+            if after in _UNITS:
                 words[at] = word.replace(core, MARK)
         elif len(word) > MAX_WORD:
             words[at] = _masked_long(word)
@@ -149,7 +150,7 @@ def _masked(words: list[str], *, written_dates: bool) -> str:
             words[at] = masked = _VOLATILE(MARK, word)
             if masked == word:
                 if core and core[-1].isdecimal() and _is_number(core):
-                    if _beside(words, at, 1) in _UNITS:
+                    if _beside(words, at + 1) in _UNITS:
                         words[at] = word.replace(core, MARK)
                 else:
                     _remember(word)
@@ -175,9 +176,8 @@ def _remember(word: str) -> None:
     _stable.add(word)
 
 
-def _beside(words: list[str], at: int, step: int) -> str:
-    at += step
-    return words[at].strip(_AROUND) if 0 <= at < len(words) else ""
+def _beside(words: list[str], at: int) -> str:
+    return words[at].strip(_AROUND) if at < len(words) else ""
 
 
 def _is_number(core: str) -> bool:

@@ -82,31 +82,31 @@ _CLOUD_VERBS: Final = (
     "set-",
 )
 
-_OPTIONS: Final[dict[str, re.Pattern[str]]] = {
-    "sed": re.compile(r"\s(?:-[a-zA-Z]*i|--in-place)"),
-    "perl": re.compile(r"\s-[a-zA-Z0-9]*i"),
-    "ruby": re.compile(r"\s-[a-zA-Z]*i"),
-    "awk": re.compile(r"\s-i\s*inplace"),
-    "gawk": re.compile(r"\s-i\s*inplace"),
-    "sort": re.compile(r"\s(?:-o|--output)"),
-    "find": re.compile(
-        r"\s-(?:delete|fprint)\b|\s-(?:exec|execdir|ok)\s+(?:\S*/)?(?:rm|mv|cp|chmod|chown|sed\s+-i|touch|ln)\b"
-    ),
-    "tar": re.compile(r"\s(?:-?[a-zA-Z]*[xcru][a-zA-Z]*(?=\s)|--(?:extract|create|append|update|delete)\b)"),
-    "curl": re.compile(
+_OPTIONS: Final[dict[str, str]] = {
+    "sed": r"\s(?:-[a-zA-Z]*i|--in-place)",
+    "perl": r"\s-[a-zA-Z0-9]*i",
+    "ruby": r"\s-[a-zA-Z]*i",
+    "awk": r"\s-i\s*inplace",
+    "gawk": r"\s-i\s*inplace",
+    "sort": r"\s(?:-o|--output)",
+    "find": (r"\s-(?:delete|fprint)\b|\s-(?:exec|execdir|ok)\s+(?:\S*/)?(?:rm|mv|cp|chmod|chown|sed\s+-i|touch|ln)\b"),
+    "tar": r"\s(?:-?[a-zA-Z]*[xcru][a-zA-Z]*(?=\s)|--(?:extract|create|append|update|delete)\b)",
+    "curl": (
         r"\s(?:(?:-X|--request)[\s=]*(?:POST|PUT|PATCH|DELETE)|-d\b|--data|-F\b|--form|-T\b|--upload-file|-[a-zA-Z]*[oO](?=\s)|--output"
         r"|--remote-name)"
     ),
-    "wget": re.compile(r"^(?!.*\s(?:--spider|-[a-z]*O\s*-)(?:\s|$))"),
-    "http": re.compile(r"\s(?:POST|PUT|PATCH|DELETE)\s"),
-    "sysctl": re.compile(r"\s-w\b"),
-    "vim": re.compile(r"\s-[a-z]*[cs]\b|\s\+"),
-    "black": re.compile(r"^(?!.*\s--(?:check|diff))"),
-    "isort": re.compile(r"^(?!.*\s--(?:check|diff|check-only))"),
-    "ruff": re.compile(r"\s(?:--fix\b|format\b(?!.*--(?:check|diff)))"),
-    "prettier": re.compile(r"\s(?:-w|--write)\b"),
-    "eslint": re.compile(r"\s--fix\b"),
+    "wget": r"^(?!.*\s(?:--spider|-[a-z]*O\s*-)(?:\s|$))",
+    "http": r"\s(?:POST|PUT|PATCH|DELETE)\s",
+    "sysctl": r"\s-w\b",
+    "vim": r"\s-[a-z]*[cs]\b|\s\+",
+    "black": r"^(?!.*\s--(?:check|diff))",
+    "isort": r"^(?!.*\s--(?:check|diff|check-only))",
+    "ruff": r"\s(?:--fix\b|format\b(?!.*--(?:check|diff)))",
+    "prettier": r"\s(?:-w|--write)\b",
+    "eslint": r"\s--fix\b",
 }
+"""Options with which a command writes. Text: a pattern is compiled (and kept, by re) when its command is first met."""
+
 _DATABASES: Final = frozenset(("psql", "mysql", "sqlite3", "mariadb", "sqlcmd", "duckdb", "clickhouse-client", "cqlsh"))
 _INTERPRETERS: Final = frozenset(("python", "python3", "python2", "ipython", "node", "ruby", "perl", "php"))
 _LISTS_TOO: Final = frozenset(("crontab", "kill", "mount"))
@@ -224,7 +224,7 @@ def _segment_writes(segment: str, quoted: list[str], bodies: list[str]) -> bool:
         return not (command in _LISTS_TOO and (not rest or rest[0] in ("-l", "-0")))
     option = _OPTIONS.get(command)
     if option is not None:
-        return option.search(f" {' '.join(rest)} ") is not None
+        return re.search(option, f" {' '.join(rest)} ") is not None
     subcommands = _SUBCOMMANDS.get(command)
     if subcommands is not None:
         return _subcommand_writes(command, subcommands, rest)
