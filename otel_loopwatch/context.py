@@ -87,7 +87,7 @@ def detach(attached: Attached) -> None:
             _current.reset(attached.ours)
         # The SDK's own detach() logs an error where the token is another context's; such a token is dropped here.
         attached.otel.var.reset(attached.otel)
-    except ValueError:
+    except (ValueError, RuntimeError, LookupError):
         return
 
 
