@@ -243,7 +243,7 @@ class Call:
         run = self.run
         if run is not None:
             settled = _new(Settled, (digest.digest, None, None, False, digest.trivial, run.clock()))
-            run.settle(self._call, settled, {} if self._rules.tool.sensitive else self._arguments)
+            run.settle(self._call, settled, self._shown())
         self._finish("ok", None)
 
     def fail(self, error: BaseException) -> None:
@@ -258,8 +258,7 @@ class Call:
             except Exception:  # noqa: BLE001 - code of the error's own; it must not take the error's place
                 name = type(error).__name__
                 settled = Settled(name, error=name, error_class=name, at=run.clock())
-            run.settle(self._call, settled)
-            self._note(settled.error_class or "error")
+            run.settle(self._call, settled, self._shown())
         self._finish("error", type(error).__qualname__)
 
     def time_out(self) -> BaseException:
@@ -267,8 +266,8 @@ class Call:
         run = self.run
         if run is None:  # pragma: no cover - only a run has a time limit; this tells mypy
             raise AssertionError
-        run.settle(self._call, Settled(None, error="timeout", error_class="TimeoutError", infra=True, at=run.clock()))
-        self._note("TimeoutError")
+        settled = Settled(None, error="timeout", error_class="TimeoutError", infra=True, at=run.clock())
+        run.settle(self._call, settled, self._shown())
         self._finish("error", "TimeoutError")
         trip = run.limits.time_is_up()
         return run.refusal(trip, self._call)
@@ -278,7 +277,7 @@ class Call:
         run = self.run
         if run is not None:
             run.settle(self._call, Settled(digest.digest, trivial=digest.trivial, at=run.clock()))
-            self._note("abandoned")
+            run.note_attempt(self._call.fingerprint, self._call.tool, self._shown(), "abandoned")
         self._finish("ok", None, abandoned=True)
 
     def _settled_error(self, error: BaseException, run: Run) -> Settled:
@@ -316,8 +315,6 @@ class Call:
         except Exception as fault:  # noqa: BLE001
             contain("telemetry", fault)
 
-    def _note(self, outcome: str) -> None:
-        run = self.run
-        if run is not None:
-            arguments = {} if self._rules.tool.sensitive else self._arguments
-            run.note_attempt(self._call.fingerprint, self._call.tool, arguments, outcome)
+    def _shown(self) -> dict[str, Any]:
+        """What ``run.tried()`` may show of the arguments."""
+        return {} if self._rules.tool.sensitive else self._arguments
