@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The modules that judge: `make coverage` holds them, and the whole, to [tool.coverage.report] fail_under.
-CORE := boundary budgets calls context detectors findings fingerprint/* generators hints history ledger/* limits money \
-	pipeline policy policy_file policy_syntax pricing refusal run run_state scratchpad tools verdict
+CORE := amounts boundary budgets calls catalogue charging context detectors findings fingerprint/* generators hints history \
+	ledger/* limits model_names money pipeline policy policy_checks policy_file policy_syntax prices pricing refusal run \
+	run_state scratchpad spending tools verdict
 comma := ,
 empty :=
 space := $(empty) $(empty)
 
-.PHONY: help setup demo test check lint coverage bench clean
+.PHONY: help setup demo test test-libraries check lint coverage bench clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +27,11 @@ demo: $(READY)  ## five agents under the guard, no network: who is stopped, and 
 	@$(BIN)/loopwatch demo
 
 test: $(READY)  ## the tests
-	@$(BIN)/python -m pytest -q -n auto
+	@$(BIN)/python -m pytest -q -n auto -m "not libraries"
+
+test-libraries: $(READY)  ## the tests with other libraries, in environments of their own (half a GB, kept in ~/.cache)
+	@$(BIN)/python .ci/libraries
+	@$(BIN)/python -m pytest -q -n auto -m libraries
 
 lint: $(READY)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
@@ -38,7 +43,7 @@ check: lint test  ## lint and test
 
 coverage: $(READY)  ## the tests under branch coverage; the modules that judge must be covered
 	@$(BIN)/coverage erase
-	@$(BIN)/coverage run -m pytest -q -n auto -m "not measure"
+	@$(BIN)/coverage run -m pytest -q -n auto -m "not measure and not libraries"
 	@$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 	$(BIN)/coverage report --include='$(subst $(space),$(comma),$(CORE:%=otel_loopwatch/%.py))'

@@ -2,6 +2,7 @@
 
 from otel_loopwatch.boundary import watch_run
 from otel_loopwatch.calls import Finding, RunOutcome, StopReason, Usage, Verdict
+from otel_loopwatch.configure import configure, shutdown
 from otel_loopwatch.context import bind, current_run
 from otel_loopwatch.errors import (
     BudgetExceeded,
@@ -15,6 +16,7 @@ from otel_loopwatch.errors import (
 from otel_loopwatch.fingerprint import register_context_type, register_infra_error
 from otel_loopwatch.hints import is_hint
 from otel_loopwatch.policy import Budgets, LoopRules, Policy, Retry, ToolRules
+from otel_loopwatch.prices import ModelPrice
 from otel_loopwatch.processor import LoopwatchSpanProcessor
 from otel_loopwatch.run import Run
 from otel_loopwatch.run import open_runs as runs
@@ -29,6 +31,7 @@ __all__ = [
     "LoopRules",
     "LoopwatchError",
     "LoopwatchSpanProcessor",
+    "ModelPrice",
     "Policy",
     "PolicyError",
     "Retry",
@@ -44,12 +47,14 @@ __all__ = [
     "Verdict",
     "__version__",
     "bind",
+    "configure",
     "current_run",
     "flush",
     "is_hint",
     "register_context_type",
     "register_infra_error",
     "runs",
+    "shutdown",
     "watch_run",
     "watch_tool",
 ]

@@ -16,105 +16,49 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from opentelemetry import trace
 
-from otel_loopwatch import metrics
+from otel_loopwatch import foreign, metrics, semconv, telemetry
 from otel_loopwatch.calls import StopReason
-from otel_loopwatch.clock import get_clock
+from otel_loopwatch.open_spans import OpenSpans
 from otel_loopwatch.run import Run, open_runs
+from otel_loopwatch.spans import Key, Kind, OpenSpan, Root, now
+from otel_loopwatch.twins import Twins
 
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Span
     from opentelemetry.trace import SpanContext
 
     from otel_loopwatch.policy import Policy
 
 __all__ = [
-    "Kind",
-    "OpenSpan",
+    "abandon_span",
     "above",
     "ambient_run",
+    "claim_one",
     "close_span",
+    "counted_by_twin",
+    "current_turn",
     "default_policy",
     "end_run",
     "end_unseen",
+    "find_span",
+    "is_claimed",
+    "is_in_model_call",
+    "note",
     "open_span",
-    "open_tools",
     "register",
     "reset",
+    "run_of",
+    "set_default_policy",
     "sweep",
+    "turn_begun_by_twin",
+    "twin_under_way",
     "unregister",
 ]
-
-MAX_OPEN: Final = 10_000
-IDLE_LOOKS: Final = 256
-"""Of so many spans or calls, one looks for idle runs; so does every collection of metrics."""
-DEFAULT_AGENT: Final = "agent"
-
-Kind = Literal["agent", "run", "tool", "model", "other"]
-Key = tuple[int, int]
-"""Trace id and span id."""
-
-
-class Root:
-    """A span that stands for a run, which is made when something counts for it.
-
-    Attributes:
-        key: The span.
-        agent: The agent's name, where the span says it.
-        is_agent: True for an ``invoke_agent`` or ``invoke_workflow`` span: those inside of it belong to its run.
-        run: The run, once there is one.
-        used_at: When it was last asked for, by the process's clock.
-    """
-
-    __slots__ = ("agent", "is_agent", "key", "run", "used_at")
-
-    def __init__(self, key: Key, agent: str, *, is_agent: bool) -> None:
-        self.key = key
-        self.agent = agent
-        self.is_agent = is_agent
-        self.run: Run | None = None
-        self.used_at = 0.0
-
-
-class OpenSpan:
-    """A recorded span of this process that has not ended.
-
-    Attributes:
-        key: The span.
-        parent: The span above it, where that is one of this process.
-        kind: ``run`` and ``tool`` may be ours; ``agent``, ``model`` and ``other`` are somebody else's.
-        ours: True for a span that this package made.
-        root: The span that stands for its run.
-        bound: The run that was current when it began; wins over ``root``.
-        tool: Name of the tool, for a tool span.
-        step: The model turn of the run when it began.
-        claimed: True where what it shows has been counted already, by something inside of it.
-    """
-
-    __slots__ = ("bound", "claimed", "key", "kind", "ours", "parent", "root", "step", "tool")
-
-    def __init__(self, key: Key, parent: Key | None, kind: Kind, root: Root, tool: str, *, ours: bool) -> None:
-        self.key = key
-        self.parent = parent
-        self.kind = kind
-        self.ours = ours
-        self.root = root
-        self.bound: Run | None = None
-        self.tool = tool
-        self.step = 0
-        self.claimed = False
-
-    @property
-    def is_root(self) -> bool:
-        """True where the span stands for a run."""
-        return self.root.key == self.key
-
-    def run(self) -> Run | None:
-        """The run it belongs to, made now if need be; ``None`` where no processor is alive any more."""
-        return self.bound or _run_of(self.root)
 
 
 class _Guard(NamedTuple):
@@ -125,88 +69,20 @@ class _Guard(NamedTuple):
     idle_limit_s: float
 
 
-class _Table:
-    """What is open. One lock; runs are closed outside of it, for closing tells metrics."""
-
-    def __init__(self) -> None:
-        # Re-entrant: a finaliser may end a span while this thread is inside.
-        self.lock = threading.RLock()
-        self.spans: OrderedDict[Key, OpenSpan] = OrderedDict()
-        self.roots: OrderedDict[Key, Root] = OrderedDict()
-        self.of_trace: dict[int, list[Root]] = {}
-        self.tools: dict[str, list[OpenSpan]] = {}
-        self.looks = 0
-
-    def add(self, span: OpenSpan) -> None:
-        """A span has begun."""
-        self.spans[span.key] = span
-        if span.tool and not span.ours:
-            self.tools.setdefault(span.tool, []).append(span)
-
-    def drop(self, span: OpenSpan) -> None:
-        """A span has ended, or is one too many."""
-        self.spans.pop(span.key, None)
-        alike = self.tools.get(span.tool)
-        if alike is not None and span in alike:
-            alike.remove(span)
-            if not alike:
-                del self.tools[span.tool]
-
-    def touch(self, root: Root) -> None:
-        """Note that *root* is in use, and put it (back) where it is found."""
-        if root.key not in self.roots:
-            self.of_trace.setdefault(root.key[0], []).append(root)
-            self.roots[root.key] = root
-        self.roots.move_to_end(root.key)
-        root.used_at = get_clock()()
-        if root.key in self.spans:
-            # Or a long run would be forgotten for the short spans below it.
-            self.spans.move_to_end(root.key)
-
-    def forget(self, root: Root) -> Run | None:
-        """Take *root* out; returns the run to close."""
-        if self.roots.pop(root.key, None) is not None:
-            siblings = self.of_trace[root.key[0]]
-            siblings.remove(root)
-            if not siblings:
-                del self.of_trace[root.key[0]]
-        run, root.run = root.run, None
-        return run
-
-    def surplus(self, *, idle: bool = False) -> list[Run]:
-        """Forget what is over the bound; returns the runs to close.
-
-        Args:
-            idle: Forget as well what nothing has counted for in a long time. Done now and then, not for every span.
-        """
-        self.looks += 1
-        while len(self.spans) > MAX_OPEN:
-            self.drop(next(iter(self.spans.values())))
-        if not idle and self.looks % IDLE_LOOKS and len(self.roots) <= MAX_OPEN:
-            return []
-        guard = _guard()
-        idle_since = get_clock()() - (0 if guard is None else guard.idle_limit_s)
-        ended = []
-        while self.roots:
-            oldest = next(iter(self.roots.values()))
-            if len(self.roots) <= MAX_OPEN and oldest.used_at > idle_since:
-                break
-            run = self.forget(oldest)
-            if run is not None:
-                ended.append(run)
-        return ended
-
-
-_table = _Table()
+_table = OpenSpans()
+_latest_root: ContextVar[Key] = ContextVar("loopwatch_latest_root", default=(0, 0))
+"""The local root span that began last in this context: frameworks begin the spans of two instrumentations side by side,
+and neither is current when the other begins."""
 _making = threading.RLock()
 """Held while a run is made, which may make instruments: the table's lock is not, for a collection takes that one."""
 _guards: list[_Guard] = []
+_configured: Policy | None = None
 
 
 def _after_fork() -> None:
     # What is open here is open in the parent. The processors are alive in the child as well.
     global _table, _making  # noqa: PLW0603 - the locks may be held by a thread that is not in the child
-    _table = _Table()
+    _table = OpenSpans()
     _making = threading.RLock()
 
 
@@ -231,8 +107,16 @@ def unregister(owner: object) -> None:
         _close(_clear(), StopReason.CANCELLED)
 
 
+def set_default_policy(policy: Policy | None) -> None:
+    """Let *policy*, that of ``configure()``, come before those of processors; ``None`` takes it back."""
+    global _configured  # noqa: PLW0603 - one a process
+    _configured = policy
+
+
 def default_policy() -> Policy | None:
-    """The policy of the first live processor, if there is one."""
+    """The policy of ``configure()``, else that of the first live processor, if there is one."""
+    if _configured is not None:
+        return _configured
     guard = _guard()
     return None if guard is None else guard.policy
 
@@ -244,17 +128,27 @@ def _guard() -> _Guard | None:
     return None
 
 
-def ambient_run() -> Run | None:
+def _idle_limit_s() -> float:
+    guard = _guard()
+    return 0.0 if guard is None else guard.idle_limit_s
+
+
+def ambient_run(tool: str) -> Run | None:
     """The run of the current span, for a decorated call outside any ``watch_run``.
 
+    Args:
+        tool: Name of the decorated tool.
+
     Returns:
-        ``None`` where no processor is alive, or where there is no valid span context.
+        ``None`` where no processor is alive, or where there is no valid span context. Then the call belongs to the run
+        of the open span of another library that shows it, if it is clear which.
     """
     if not _guards or _guard() is None:
         return None
     context = trace.get_current_span().get_span_context()
     if not context.is_valid:
-        return None
+        span = _shown_elsewhere(tool)
+        return None if span is None else run_of(span)
     key = _key(context)
     with _table.lock:
         span = _table.spans.get(key)
@@ -266,12 +160,21 @@ def ambient_run() -> Run | None:
     return _run_of(root) if span is None else span.bound or _own_run(span) or _run_of(root)
 
 
+def _shown_elsewhere(tool: str) -> OpenSpan | None:
+    """The open span that shows a call of *tool*, though it is not current: of this thread, or else of one run."""
+    with _table.lock:
+        shown = [span for span in _table.tools.get(tool, ()) if not span.claimed]
+        here = threading.get_ident()
+        shown = [span for span in shown if span.thread == here] or shown
+        return shown[-1] if len({(span.root.key, id(span.bound)) for span in shown}) == 1 else None
+
+
 def _root_of_trace(key: Key) -> Root:
     """The root for a span that was not seen to begin: the latest of its trace, or the span itself."""
     known = _table.of_trace.get(key[0])
     if known:
         return known[-1]
-    root = Root(key, DEFAULT_AGENT, is_agent=False)
+    root = Root(key, foreign.DEFAULT_AGENT, is_agent=False)
     # At once: the next thread of this trace must find it.
     _table.touch(root)
     return root
@@ -287,63 +190,123 @@ def _own_run(span: OpenSpan) -> Run | None:
     return None
 
 
+def run_of(span: OpenSpan) -> Run | None:
+    """The run that *span* belongs to, made now if need be; ``None`` where no processor is alive any more."""
+    return span.bound or _run_of(span.root)
+
+
 def _run_of(root: Root) -> Run | None:
+    run = root.run
+    if run is not None:
+        with _table.lock:
+            _table.touch(root)
+        return run
     guard = _guard()
     if root.run is None and guard is not None:
         with _making:
             if root.run is None:
-                root.run = Run(root.agent, policy=guard.policy)
+                root.run = _made_for(root, default_policy() or guard.policy)
     with _table.lock:
         run = root.run
         _table.touch(root)
-        ended = _table.surplus()
+        ended = _table.surplus(_idle_limit_s())
     _close(ended)
     return run
 
 
+def _made_for(root: Root, policy: Policy) -> Run:
+    span = None if root.span is None else root.span()
+    talk = None if span is None else foreign.conversation(span.attributes or {})
+    run = Run(root.agent, policy=policy, attributes=None if talk is None else {semconv.GEN_AI_CONVERSATION_ID: talk})
+    if span is not None:
+        telemetry.host_run(span, run)
+    return run
+
+
 def open_span(
-    context: SpanContext,
+    span: Span,
     parent: SpanContext | None,
     kind: Kind,
     *,
-    ours: bool = False,
+    scope: str = "",
     agent: str = "",
     tool: str = "",
 ) -> OpenSpan | None:
     """A span has begun.
 
     Args:
-        context: Of the span.
+        span: The span. What is found in the run that it may stand for is noted there.
         parent: Of the span above it, which may be one of another process.
         kind: What it shows.
-        ours: True where this package made it.
+        scope: The instrumentation scope that made it.
         agent: The agent's name, for an agent span.
         tool: The tool's name, for a tool span.
 
     Returns:
         ``None`` where it is known already: another processor has seen it.
     """
-    key = _key(context)
-    outer_key = None if parent is None or parent.is_remote else _key(parent)
+    key = _key(span.get_span_context())
+    outer_key = None if parent is None else _key(parent)
     with _table.lock:
         if key in _table.spans:
             return None
         outer = None if outer_key is None else _table.spans.get(outer_key)
-        if outer is not None:
-            root = outer.root
-        elif outer_key is not None:
-            root = _root_of_trace(outer_key)
-        else:
-            root = Root(key, agent or DEFAULT_AGENT, is_agent=False)
-        if kind == "agent" and not root.is_agent:
-            root = Root(key, agent or DEFAULT_AGENT, is_agent=True)
-        span = OpenSpan(key, outer_key, kind, root, tool, ours=ours)
-        _table.add(span)
-        _table.touch(root)
-        ended = _table.surplus()
+        if outer is None and parent is not None and parent.is_remote:
+            # The caller is in another process. (An in-memory transport calls remote what is open right here.)
+            outer_key = None
+        opened = OpenSpan(key, outer_key, kind, name=span.name, tool=tool, scope=scope, ours=scope == telemetry.SCOPE)
+        _find_root(opened, outer, agent)
+        if opened.is_root:
+            opened.root.span = weakref.ref(span)
+        _table.add(opened)
+        _table.touch(opened.root)
+        ended = _table.surplus(_idle_limit_s())
     if ended:
         _close(ended)
-    return span
+    return opened
+
+
+def _find_root(opened: OpenSpan, outer: OpenSpan | None, agent: str) -> None:
+    """Say which span stands for the run of *opened*, itself or one that began before it.
+
+    Args:
+        opened: The span that begins.
+        outer: The open span above it, where that is one of this process.
+        agent: The agent that it shows, if it shows one.
+    """
+    opened.subject = agent or opened.name
+    beside = host = None
+    if outer is not None:
+        beside, outer.latest = outer.latest, opened
+        root = outer.root
+    elif opened.parent is not None:
+        root = _root_of_trace(opened.parent)
+    else:
+        latest = _table.spans.get(_latest_root.get())
+        beside = _table.beside(opened, latest)
+        host = None if beside is not None else _table.host(opened, latest)
+        root = Root(opened.key, agent or foreign.root_agent(opened.scope, opened.name), is_agent=False)
+        if host is None:
+            _latest_root.set(opened.key)
+    if beside is not None and beside.shows_the_agent_of(opened):
+        beside.twin, opened.twin = opened, beside
+        root = _shared_root(beside, agent)
+    elif host is not None:
+        root = host.root
+    elif agent and not root.is_agent:
+        root = Root(opened.key, agent, is_agent=True)
+    opened.root = root
+
+
+def _shared_root(first: OpenSpan, agent: str) -> Root:
+    """The root of two spans that show one agent: *first* stands for its run, and *agent* is what the second says."""
+    if agent and not first.root.is_agent:
+        if first.root.key != first.key:
+            first.root = Root(first.key, agent, is_agent=True)
+        elif first.root.run is None:
+            first.root.agent = agent
+        first.root.is_agent = True
+    return first.root
 
 
 def close_span(context: SpanContext) -> OpenSpan | None:
@@ -356,7 +319,20 @@ def close_span(context: SpanContext) -> OpenSpan | None:
         span = _table.spans.get(_key(context))
         if span is not None:
             _table.drop(span)
+            span.ended = now()
     return span
+
+
+def abandon_span(span: OpenSpan) -> None:
+    """Forget a span that the SDK never ends: its beginning was refused."""
+    with _table.lock:
+        _table.drop(span)
+
+
+def find_span(context: SpanContext) -> OpenSpan | None:
+    """The open span of *context*, if it is known."""
+    with _table.lock:
+        return _table.spans.get(_key(context))
 
 
 def end_run(span: OpenSpan, stop_reason: StopReason) -> None:
@@ -364,6 +340,7 @@ def end_run(span: OpenSpan, stop_reason: StopReason) -> None:
     if span.is_root:
         with _table.lock:
             run = _table.forget(span.root)
+            span.root.span = None
         if run is not None:
             run.close(stop_reason)
 
@@ -392,16 +369,90 @@ def above(span: OpenSpan) -> list[OpenSpan]:
     return found
 
 
-def open_tools(tool: str) -> list[OpenSpan]:
-    """The open spans of others that show a call of *tool*, oldest first."""
+def note(span: OpenSpan, run: Run) -> None:
+    """Remember a tool or model span of *run*, for the span of another library that may show the same call."""
     with _table.lock:
-        return list(_table.tools.get(tool, ()))
+        _twins(run).note(span)
+
+
+def counted_by_twin(span: OpenSpan, run: Run) -> bool:
+    """True where another library's span has shown, and counted, the very call that the ended *span* shows."""
+    with _table.lock:
+        return _twins(run).counted(span) is not None
+
+
+def twin_under_way(span: OpenSpan, run: Run) -> bool:
+    """True where an open span of another library may show the very call that *span* shows."""
+    with _table.lock:
+        return _twins(run).under_way(span)
+
+
+def turn_begun_by_twin(span: OpenSpan, run: Run) -> bool:
+    """True where another library's span has begun the model turn that *span* shows."""
+    with _table.lock:
+        return _twins(run).stepped(span)
+
+
+def _twins(run: Run) -> Twins:
+    twins = _table.twins.get(run)
+    if twins is None:
+        twins = _table.twins[run] = Twins()
+    return twins
+
+
+def is_in_model_call(span: OpenSpan, run: Run) -> bool:
+    """True where a library makes a whole loop of turns inside of one model span, with *span* below it.
+
+    Which of the turns has asked for a call cannot be told then.
+    """
+    if run.has_explicit_steps:
+        return False
+    for outer in above(span):
+        if outer.kind == "agent":
+            return False
+        if outer.kind == "model":
+            return True
+    return False
+
+
+def current_turn(run: Run) -> int:
+    """The model turn that asks for the call that is about to be made; 0 where that cannot be told."""
+    if _table.model_spans and run.current_step:
+        context = trace.get_current_span().get_span_context()
+        with _table.lock:
+            span = _table.spans.get(_key(context))
+        if span is not None and (span.kind == "model" or is_in_model_call(span, run)) and not run.has_explicit_steps:
+            return 0
+    return run.current_step
+
+
+def shown_apart(tool: str, run_id: object) -> list[tuple[str, Run, int]]:
+    """Which libraries have spans of *tool* open in the run: scope, run and how many spans, without those claimed."""
+    found: dict[str, tuple[Run, int]] = {}
+    with _table.lock:
+        for span in _table.tools.get(tool, ()):
+            run = span.bound or span.root.run
+            if run is not None and run.run_id == run_id and not span.claimed:
+                found[span.scope] = (run, found.get(span.scope, (run, 0))[1] + 1)
+    return [(scope, run, spans) for scope, (run, spans) in found.items()]
+
+
+def claim_one(run: Run, scope: str, tool: str, *, of: int) -> None:
+    """Let one more of the *of* open spans of *tool* that *scope* has made in *run* not be counted at its end."""
+    with _table.lock:
+        _twins(run).claim(scope, tool, of)
+
+
+def is_claimed(span: OpenSpan, run: Run) -> bool:
+    """True where the ended tool span *span* takes one of the claims of :func:`claim_one`."""
+    with _table.lock:
+        return _twins(run).take_claim(span.scope, span.tool)
 
 
 def sweep() -> None:
     """End the runs that have been idle for too long."""
     with _table.lock:
-        ended = _table.surplus(idle=True)
+        ended = _table.surplus(_idle_limit_s(), idle=True)
     _close(ended)
 
 
@@ -418,6 +469,9 @@ def _clear() -> list[Run]:
     with _table.lock:
         _table.spans.clear()
         _table.tools.clear()
+        _table.fresh.clear()
+        _table.by_callback.clear()
+        _table.model_spans = 0
         return [run for root in list(_table.roots.values()) if (run := _table.forget(root)) is not None]
 
 

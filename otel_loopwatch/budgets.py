@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import NamedTuple
 
+from otel_loopwatch.amounts import EXACT
 from otel_loopwatch.calls import Breach, StopReason, Used
 from otel_loopwatch.policy import Budgets
 
@@ -39,8 +40,8 @@ def call_breach(used: Used, budgets: Budgets, elapsed_s: float) -> Breach | None
     if limit is not None and used.tool_calls > limit:
         return Breach("tool_calls", limit, used.tool_calls, StopReason.TOOL_CALL_BUDGET)
     usd = budgets.max_spend_usd
-    if usd is not None and used.spend_usd + used.held_usd > usd:
-        return Breach("spend_usd", usd, used.spend_usd + used.held_usd, StopReason.SPEND_BUDGET)
+    if usd is not None and (spent := EXACT.add(used.spend_usd, used.held_usd)) > usd:
+        return Breach("spend_usd", usd, spent, StopReason.SPEND_BUDGET)
     return breached(used, budgets, elapsed_s)
 
 
@@ -76,7 +77,7 @@ def shares(used: Used, budgets: Budgets, elapsed_s: float) -> Iterator[tuple[Bre
         ("seconds", budgets.max_seconds, elapsed_s, StopReason.TIME_BUDGET),
     ):
         if limit is not None:
-            yield Breach(name, limit, amount, reason), float(Decimal(str(amount)) / Decimal(str(limit)))
+            yield Breach(name, limit, amount, reason), float(EXACT.divide(Decimal(str(amount)), Decimal(str(limit))))
 
 
 class Shares(NamedTuple):
@@ -95,14 +96,14 @@ def warning_shares(budgets: Budgets) -> Shares:
     share = Decimal(str(budgets.warn_at))
 
     def amount(limit: float | None) -> float:
-        return math.inf if limit is None else float(Decimal(str(limit)) * share)
+        return math.inf if limit is None else float(EXACT.multiply(Decimal(str(limit)), share))
 
     usd = budgets.max_spend_usd
     return Shares(
         amount(budgets.max_steps),
         amount(budgets.max_tool_calls),
         amount(budgets.max_tokens),
-        math.inf if usd is None else usd * share,
+        math.inf if usd is None else EXACT.multiply(usd, share),
         amount(budgets.max_seconds),
     )
 

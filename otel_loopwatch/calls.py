@@ -66,7 +66,8 @@ class ToolCall(NamedTuple):
         tool: Name of the tool.
         fingerprint: Keyed hash of (tool, canonical arguments), 32 hex characters.
         at: Monotonic time of the admission, in seconds.
-        step: The model turn that asked for the call; 0 where turns are unknown.
+        step: The model turn that asked for the call; 0 where turns are unknown. A negative number stands for calls that
+            overlapped in time, where turns are unknown.
         kind: What the author or operator declared the tool to be, if anything.
         writes: True where the call would change something: ``kind == "write"``, or undeclared and it looks like one.
         known: False for a tool that does not exist (the model made the name up).
@@ -113,11 +114,13 @@ class Usage(NamedTuple):
 
     Attributes:
         model: Name of the model, ``None`` where unknown.
-        input_tokens: Tokens of the prompt, cached ones included.
+        input_tokens: Tokens of the prompt, those read from a cache and those written to one included.
         output_tokens: Tokens of the answer, reasoning included.
         cached_input_tokens: The part of ``input_tokens`` that was read from a cache.
         cost_usd: Price in USD; ``None`` where it is unknown (which is not 0).
         tool: Set where the money was spent by a tool rather than by a model.
+        cache_write_input_tokens: The part of ``input_tokens`` that was written to a cache.
+        reasoning_output_tokens: The part of ``output_tokens`` that was reasoning.
     """
 
     model: str | None
@@ -126,6 +129,54 @@ class Usage(NamedTuple):
     cached_input_tokens: int = 0
     cost_usd: Decimal | None = None
     tool: str | None = None
+    cache_write_input_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Input, output, cached input, cache-written input and reasoning tokens."""
+        return (
+            self.input_tokens,
+            self.output_tokens,
+            self.cached_input_tokens,
+            self.cache_write_input_tokens,
+            self.reasoning_output_tokens,
+        )
+
+    @classmethod
+    def from_exclusive(
+        cls,
+        model: str | None,
+        *,
+        input_tokens: int = 0,
+        cached_input_tokens: int = 0,
+        cache_write_input_tokens: int = 0,
+        output_tokens: int = 0,
+        reasoning_output_tokens: int = 0,
+        cost_usd: Decimal | None = None,
+    ) -> Usage:
+        """The usage that a source reports whose ``input_tokens`` leaves out cached and cache-written ones.
+
+        So does the native API of Anthropic. There, as here, ``output_tokens`` includes reasoning.
+
+        Args:
+            model: Name of the model.
+            input_tokens: Tokens of the prompt that were neither read from a cache nor written to one.
+            cached_input_tokens: Those read from a cache, in addition.
+            cache_write_input_tokens: Those written to a cache, in addition.
+            output_tokens: Tokens of the answer, reasoning included.
+            reasoning_output_tokens: The part of ``output_tokens`` that was reasoning.
+            cost_usd: Price in USD, where it is known.
+        """
+        return cls(
+            model,
+            input_tokens + cached_input_tokens + cache_write_input_tokens,
+            output_tokens,
+            cached_input_tokens,
+            cost_usd,
+            cache_write_input_tokens=cache_write_input_tokens,
+            reasoning_output_tokens=reasoning_output_tokens,
+        )
 
 
 class Used(NamedTuple):
@@ -261,7 +312,8 @@ class RunOutcome:
         output_tokens: Tokens of answers.
         cached_input_tokens: The part of ``input_tokens`` read from a cache.
         spend_usd: USD spent; ``Decimal(0)`` when nothing was charged.
-        spend_complete: False when a price or a usage was unknown, so that ``spend_usd`` is a lower bound.
+        spend_complete: False when a price or a usage was unknown, so that ``spend_usd`` is a lower bound, or holds
+            estimates (``Budgets.on_unpriced``).
         duration_s: Wall-clock seconds (of a monotonic clock).
         findings: The loops found, oldest first, at most 100.
         partial: The best result so far, as the agent saved it in ``run.partial``.

@@ -15,15 +15,16 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, get_args
 
 from otel_loopwatch import semconv
+from otel_loopwatch.amounts import EXACT
 from otel_loopwatch.budgets import shares
 from otel_loopwatch.calls import Action, LoopKind, StopReason, Used
 from otel_loopwatch.clock import Clock
 from otel_loopwatch.errors import report_fault
 from otel_loopwatch.policy import Budgets
-from otel_loopwatch.semconv import MAX_SERIES, METRICS, OTHER, OUTCOMES, UNKNOWN_AGENT, Metric
+from otel_loopwatch.semconv import MAX_SERIES, METRICS, OTHER, OUTCOMES, SIGNALS, UNKNOWN_AGENT, Metric
 from otel_loopwatch.version import __version__
 
-__all__ = ["GUARD_STAGES", "TOKEN_TYPES", "Distribution", "Labels", "OpenRun", "Registry", "Table", "Value"]
+__all__ = ["GUARD_STAGES", "TOKEN_TYPES", "Distribution", "Exemplar", "Labels", "OpenRun", "Registry", "Table", "Value"]
 
 TOKEN_TYPES: Final = ("input", "output", "cached_input")
 """Values of ``type``. ``cached_input`` is a part of ``input``: add up ``input`` and ``output`` only."""
@@ -36,11 +37,13 @@ GUARD_STAGES: Final = (
     "flush",
     "hint",
     "infra_error",
+    "launch",
     "loop_key",
     "metrics",
     "metrics.collect",
     "metrics.instrument",
     "on_verdict",
+    "price",
     "processor",
     "telemetry",
 )
@@ -80,6 +83,22 @@ class Distribution(NamedTuple):
 
     counts: tuple[int, ...]
     total: float
+
+
+class Exemplar(NamedTuple):
+    """One observation of a histogram, by which its trace is found. It names the trace and nothing of what was in it.
+
+    Attributes:
+        trace_id: 32 hex characters.
+        span_id: 16 hex characters.
+        value: What was observed.
+        at: When, in Unix seconds.
+    """
+
+    trace_id: str
+    span_id: str
+    value: float
+    at: float
 
 
 Value: TypeAlias = int | float | Distribution
@@ -162,6 +181,7 @@ class Registry:
         self.distributions: dict[str, dict[Labels, Distribution]] = {
             metric.name: {} for metric in METRICS if metric.kind == "histogram"
         }
+        self.exemplars: dict[tuple[str, Labels], list[Exemplar | None]] = {}
         self.calls = self.cells[semconv.TOOL_CALLS.name]
         self.repeats = self.cells[semconv.TOOL_REPEATS.name]
         self._folds = self.cells[semconv.SERIES_FOLDED.name]
@@ -177,7 +197,10 @@ class Registry:
                 self._folds[metric.name,] = 0
         for stage in GUARD_STAGES:
             self.add(semconv.GUARD_ERRORS, stage, amount=0)
+        for signal in SIGNALS:
+            self.add(semconv.EXPORT_ERRORS, signal, amount=0)
         self.add(semconv.UNTRACKED_TOOL_CALLS, UNKNOWN_AGENT, amount=0)
+        self.add(semconv.SPANS_EVICTED, amount=0)
 
     def after_fork(self) -> None:
         """In a child: the lock may be held by a thread that is not here, and the counts are the parent's."""
@@ -188,6 +211,7 @@ class Registry:
                 cells[labels] = 0
         for distributions in self.distributions.values():
             distributions.clear()
+        self.exemplars.clear()
 
     # --- label sets ----------------------------------------------------------------------------------------------
 
@@ -246,7 +270,10 @@ class Registry:
         cells = self.cells[metric.name]
         with self.lock:
             labels = self.labels(metric, values)
-            cells[labels] = cells.get(labels, 0) + amount
+            before = cells.get(labels, 0)
+            # Money by its own context: the application's may round, or trap what is inexact.
+            is_money = isinstance(amount, Decimal) or isinstance(before, Decimal)
+            cells[labels] = EXACT.add(before, amount) if is_money else before + amount
 
     def tool_call(self, agent: str, tool: str, outcome: str, *, repeated: bool) -> None:
         """Count one call: the only thing that every call pays for."""
@@ -282,16 +309,35 @@ class Registry:
             self.add(semconv.TOOL_REPEATS, agent, tool, amount=0)
             self.add(semconv.HINTS_IGNORED, agent, tool, amount=0)
 
-    def observe(self, metric: Metric, agent: str, value: float) -> Labels:
-        """Add one observation to a histogram; returns the labels that it has."""
+    def observe(self, metric: Metric, agent: str, value: float, trace: tuple[str, str] | None = None) -> Labels:
+        """Add one observation to a histogram.
+
+        Args:
+            metric: Which histogram.
+            agent: Its label.
+            value: What was observed.
+            trace: Ids of a trace and a span that is recorded, for the exemplar of the bucket: the last one stays.
+
+        Returns:
+            The labels that it has.
+        """
         distributions = self.distributions[metric.name]
         with self.lock:
             labels = self.labels(metric, (agent,))
             before = distributions.get(labels) or Distribution((0,) * (len(metric.buckets) + 1), 0.0)
             counts = list(before.counts)
-            counts[bisect_left(metric.buckets, value)] += 1
+            bucket = bisect_left(metric.buckets, value)
+            counts[bucket] += 1
             distributions[labels] = Distribution(tuple(counts), before.total + value)
+            if trace is not None:
+                kept = self.exemplars.setdefault((metric.name, labels), [None] * len(counts))
+                kept[bucket] = Exemplar(*trace, value, self.wall_clock())
         return labels
+
+    def exemplars_of(self, metric: Metric, labels: Labels) -> list[Exemplar | None]:
+        """The last exemplar of each bucket of a histogram; ``None`` where there was none."""
+        with self.lock:
+            return list(self.exemplars.get((metric.name, labels), [None] * (len(metric.buckets) + 1)))
 
     def open_run(self, run: OpenRun) -> None:
         """Let the gauges see *run*, for as long as it is referenced elsewhere and not closed."""

@@ -20,7 +20,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from otel_loopwatch.errors import LoopwatchError
-from otel_loopwatch.policy import PRESETS, Policy, Retry
+from otel_loopwatch.policy import ENVIRONMENT_VARIABLE, PRESETS, Policy, Retry, operators_policy
 from otel_loopwatch.version import __version__
 
 if TYPE_CHECKING:
@@ -220,6 +220,70 @@ def _acted_on(report: Report, limit: int) -> Iterator[Table]:
         )
         table.add_row(escape(run.run_id), str(run.calls), first, abort)
     yield table
+
+
+@app.command(
+    epilog="Exit codes: the program's own; 127 it was not found; 126 it cannot be run; 2 it is no Python program, or "
+    "an option or policy is wrong.",
+    context_settings={"allow_interspersed_args": False},
+)
+def run(
+    command: Annotated[
+        list[str] | None, typer.Argument(help="The program: python agent.py ...", metavar="-- COMMAND...")
+    ] = None,
+    *,
+    policy: Annotated[
+        str | None, typer.Option(help="A policy file, or the name of a preset; wins over LOOPWATCH_POLICY.")
+    ] = None,
+    report: Annotated[str | None, typer.Option(help="Write what became of every run to this file, as JSON.")] = None,
+    prometheus_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics on this port of 127.0.0.1; 0 takes a free one."),
+    ] = None,
+    service_name: Annotated[
+        str | None, typer.Option(help="service.name of the telemetry; else that of OTEL_SERVICE_NAME.")
+    ] = None,
+) -> None:
+    """Run a Python program with the guard in it, without a change of its code, and print its runs when it ends.
+
+    Spans and metrics go where OTEL_EXPORTER_OTLP_ENDPOINT says, and nowhere without it. The program's own processes are
+    not guarded: put loopwatch run before the one that is to be.
+    """
+    from otel_loopwatch.launch import child  # noqa: PLC0415 - only where something is run
+    from otel_loopwatch.launch.command import CommandError, prepare, replace_process  # noqa: PLC0415
+    from otel_loopwatch.launch.settings import Settings  # noqa: PLC0415
+
+    environment = dict(os.environ)
+    if policy is not None:
+        _policy(policy)
+        environment[ENVIRONMENT_VARIABLE] = policy if policy in PRESETS else str(Path(policy).absolute())
+    else:
+        operators_policy()
+    settings = Settings(
+        report=None if report is None else str(_writable(report)),
+        prometheus_port=prometheus_port,
+        service_name=service_name,
+    )
+    try:
+        replace_process(prepare(command or [], settings.over(child.launched()), environment))
+    except CommandError as error:
+        sys.stderr.write(f"loopwatch: {error}\n")
+        raise typer.Exit(error.exit_code) from None
+
+
+def _writable(report: str) -> Path:
+    """The absolute path of *report*: the program may change its directory.
+
+    Raises:
+        LoopwatchError: Where it cannot be written, which is better known before the program has run than after.
+    """
+    from otel_loopwatch.launch.record import is_device  # noqa: PLC0415 - only where something is run
+
+    path = Path(report).absolute()
+    place, needed = (path, os.W_OK) if is_device(path) else (path.parent, os.W_OK | os.X_OK)
+    if path.is_dir() or not os.access(place, needed):
+        raise LoopwatchError(f"the report cannot be written to {path}")
+    return path
 
 
 @app.command(epilog=EXIT_CODES)

@@ -1,130 +1,229 @@
-"""Reading the spans of other libraries: what they show of a tool call and of a model call.
+"""Reading the spans of other libraries: is it a tool call, a model call or an agent, and what does it show.
 
-By the GenAI conventions alone (``gen_ai.operation.name``); arguments and results are there only where the user lets her
-library record them. Nothing here keeps them: they become a fingerprint and a digest.
+All that is known about single libraries is in the tables of :mod:`otel_loopwatch.dialects`. Each fact has the names
+that carry it, in order, and the first one that is there counts: a span that says a thing twice, by its old and by its
+new name, has said it once.
+
+What a tool span shows of its call is read in :mod:`otel_loopwatch.shown_calls`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from decimal import Decimal
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
+from opentelemetry.trace import StatusCode
 
 from otel_loopwatch import semconv
-from otel_loopwatch.calls import Settled, ToolCall, Usage
-from otel_loopwatch.fingerprint import fingerprint, looks_like_write, result_digest
-from otel_loopwatch.fingerprint.failures import is_infra_text
-from otel_loopwatch.money import token_count
+from otel_loopwatch.amounts import amount, token_count
+from otel_loopwatch.calls import Usage
+from otel_loopwatch.dialects import (
+    AGENT_NAME,
+    BY_CALLBACK,
+    CONVERSATION,
+    COST,
+    KINDS,
+    MODEL,
+    NAMINGS,
+    NO_MODELS,
+    PROVIDER,
+    TOKENS,
+    TOOL_NAME,
+    Naming,
+)
 from otel_loopwatch.telemetry import SCOPE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from otel_loopwatch.ambient import Kind
-    from otel_loopwatch.policy import Rules
+    from otel_loopwatch.spans import Kind
 
-__all__ = ["is_ours", "kind", "model", "settled", "tool_call", "usage"]
+__all__ = [
+    "DEFAULT_AGENT",
+    "Attributes",
+    "agent_name",
+    "attributes_of",
+    "conversation",
+    "failed",
+    "first",
+    "is_silent",
+    "kind",
+    "model",
+    "provider",
+    "response_id",
+    "root_agent",
+    "scope",
+    "shows_usage",
+    "text",
+    "tool_name",
+    "usage",
+]
 
-MAX_ERROR_TYPE: Final = 100
-"""Characters kept of an ``error.type``, which should be a class or a code."""
+DEFAULT_AGENT: Final = "agent"
+"""The agent of a run whose spans name none."""
+
+_TELLING: Final = frozenset(KINDS)
+_USED: Final = frozenset(name for family in TOKENS for name in (*family.input, *family.output))
+_SPEAKING: Final = _TELLING | _USED
+_BY_SCOPE: Final[dict[str, list[Naming]]] = {
+    made_by: [naming for naming in NAMINGS if naming.scope == made_by]
+    for made_by in {naming.scope for naming in NAMINGS}
+}
+_PREFIXES: Final = tuple(naming.prefix for naming in _BY_SCOPE[""])
+
+Attributes = Mapping[str, Any]
 
 
-def is_ours(span: ReadableSpan) -> bool:
-    """True for a span that this package made."""
-    scope = span.instrumentation_scope
-    return scope is not None and scope.name == SCOPE
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
+    """The attributes of *span* as a plain dictionary: the SDK's own mapping takes half a microsecond for a look."""
+    attributes: Any = span.attributes
+    return attributes.copy() if isinstance(attributes, MappingProxyType) else dict(attributes or {})
 
 
-def kind(attributes: Mapping[str, Any], *, ours: bool = False) -> Kind:
-    """What a span shows; the ``invoke_agent`` span that this package makes is one of a run."""
-    operation = attributes.get(semconv.GEN_AI_OPERATION_NAME)
-    if operation is None:
-        return "other"
-    if operation == semconv.OPERATION_EXECUTE_TOOL:
-        return "tool"
-    if operation in semconv.MODEL_OPERATIONS:
-        return "model"
-    if operation in (semconv.OPERATION_INVOKE_AGENT, semconv.OPERATION_INVOKE_WORKFLOW):
-        return "run" if ours else "agent"
-    return "other"
+def first(attributes: Attributes, names: tuple[str, ...]) -> Any:
+    """The value of the first of *names* that is there."""
+    for name in names:
+        if name in attributes:
+            return attributes[name]
+    return None
 
 
-def tool_call(
-    span_id: int, tool: str, attributes: Mapping[str, Any], rules: Rules, *, at: float, step: int, permitted: bool
-) -> ToolCall:
-    """The call that an ``execute_tool`` span shows.
+def text(attributes: Attributes, names: tuple[str, ...]) -> str | None:
+    """:func:`first` as text."""
+    found = first(attributes, names)
+    return None if found is None else str(found)
+
+
+def scope(span: ReadableSpan) -> str:
+    """The instrumentation scope that made *span*, "" where it says none."""
+    made_by = span.instrumentation_scope
+    return "" if made_by is None else made_by.name
+
+
+def kind(attributes: Attributes, made_by: str, name: str) -> Kind | None:
+    """What a span is: by its attributes, else (they may come at its end only) by its name; ``None`` says neither.
 
     Args:
-        span_id: Of the span; stands for the call's id where none is given.
-        tool: Name of the tool.
-        attributes: Of the span.
-        rules: The tool's rules.
-        at: Monotonic seconds.
-        step: The model turn that asked for it.
-        permitted: False for a tool that the policy does not allow.
+        attributes: Of the span, as far as they are known.
+        made_by: Its instrumentation scope.
+        name: Its name.
     """
-    said = rules.tool
-    arguments = _arguments(attributes)
-    if arguments is None:
-        # Not shown: like no other call, and nobody knows whether it changed something.
-        hashed, writes = f"{span_id:032x}", said.kind == "write"
-    else:
-        hashed = fingerprint(tool, arguments, ignore_args=said.ignore_args or (), loop_key=said.loop_key)
-        writes = said.kind == "write" or (said.kind is None and looks_like_write(tool, arguments))
-    call_id = str(attributes.get(semconv.GEN_AI_TOOL_CALL_ID) or f"span:{span_id:016x}")
-    return ToolCall(call_id, tool, hashed, at, step, said.kind, writes, permitted, said.cost_usd, rules.exempt)
+    # Most spans are of no agent, and this is in the way of each: one look at all of their attributes, in C.
+    for attribute, meanings in () if _TELLING.isdisjoint(attributes) else KINDS.items():
+        if attribute in attributes:
+            # The first that is there decides: an operation that is none of ours (embeddings) is not asked again.
+            meaning = meanings.get(str(attributes[attribute]), "other")
+            return "run" if made_by == SCOPE and meaning == "agent" else meaning
+    naming = _naming(made_by, name)
+    return None if naming is None else naming.kind
 
 
-def _arguments(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
-    shown = attributes.get(semconv.GEN_AI_TOOL_CALL_ARGUMENTS)
-    if shown is None:
+def is_silent(attributes: Attributes, made_by: str, name: str) -> bool:
+    """True for a span that shows nothing of an agent: most are."""
+    return _SPEAKING.isdisjoint(attributes) and _naming(made_by, name) is None
+
+
+def _naming(made_by: str, name: str) -> Naming | None:
+    if made_by not in _BY_SCOPE and not name.startswith(_PREFIXES):
         return None
-    if isinstance(shown, str):
-        try:
-            shown = orjson.loads(shown)
-        except orjson.JSONDecodeError:
-            return {"arguments": shown}
-    return shown if isinstance(shown, dict) else {"arguments": shown}
+    for naming in (*_BY_SCOPE.get(made_by, []), *_BY_SCOPE[""]):
+        if name.startswith(naming.prefix) and name.endswith(naming.suffix):
+            return naming
+    return None
 
 
-def settled(attributes: Mapping[str, Any], *, at: float, failed: bool) -> Settled:
-    """How the call of an ``execute_tool`` span ended. Without a recorded result, it cannot be compared.
-
-    Args:
-        attributes: Of the ended span.
-        at: Monotonic seconds.
-        failed: True where it says that it failed.
-    """
-    if failed:
-        name = str(attributes.get(semconv.ERROR_TYPE) or "error")[:MAX_ERROR_TYPE]
-        return Settled(name, error=name, error_class=name, infra=_is_infra(name), at=at)
-    result = attributes.get(semconv.GEN_AI_TOOL_CALL_RESULT)
-    if result is None:
-        return Settled(None, at=at)
-    digest = result_digest(result)
-    return Settled(digest.digest, trivial=digest.trivial, at=at)
+def _named(made_by: str, name: str) -> str:
+    """The tool, agent or model that the name of a span names; the whole name where no naming is known."""
+    naming = _naming(made_by, name)
+    return name if naming is None else name[len(naming.prefix) : len(name) - len(naming.suffix)].strip()
 
 
-def _is_infra(error_type: str) -> bool:
-    """True for an HTTP status of a failing or overloaded server, and for the class of such an error."""
-    if error_type.isdecimal():
-        return int(error_type) in (408, 429) or 500 <= int(error_type) <= 599
-    return is_infra_text(error_type, f"{error_type} {error_type.replace('_', ' ')}")
+def agent_name(attributes: Attributes, made_by: str, name: str) -> str:
+    """Name of the agent that an agent span shows."""
+    return text(attributes, AGENT_NAME) or _named(made_by, name)
 
 
-def model(attributes: Mapping[str, Any]) -> str | None:
+def root_agent(made_by: str, name: str) -> str:
+    """What the run of a local root span is called, where that span is not known to show an agent."""
+    return name if made_by in BY_CALLBACK else DEFAULT_AGENT
+
+
+def tool_name(attributes: Attributes, made_by: str, name: str) -> str:
+    """Name of the tool that a tool span shows."""
+    return text(attributes, TOOL_NAME) or _named(made_by, name)
+
+
+def conversation(attributes: Attributes) -> str | None:
+    """Id of the conversation or session. It says who talks, not which run this is."""
+    return text(attributes, CONVERSATION)
+
+
+def failed(span: ReadableSpan, attributes: Attributes) -> bool:
+    """True where a span says that what it shows has failed."""
+    return (
+        span.status.status_code is StatusCode.ERROR
+        or semconv.ERROR_TYPE in attributes
+        or (semconv.GEN_AI_TOOL_STATUS in attributes and attributes[semconv.GEN_AI_TOOL_STATUS] == "error")
+    )
+
+
+# --- model calls ------------------------------------------------------------------------------------------------------
+
+
+def model(attributes: Attributes) -> str | None:
     """The model that answered, else the one that was asked for."""
-    name = attributes.get(semconv.GEN_AI_RESPONSE_MODEL) or attributes.get(semconv.GEN_AI_REQUEST_MODEL)
-    return None if name is None else str(name)
+    named = (str(attributes[name]) for name in MODEL if name in attributes)
+    return next((name for name in named if name not in NO_MODELS), None)
 
 
-def usage(attributes: Mapping[str, Any]) -> Usage | None:
-    """What a model call used, price unknown; ``None`` where the span does not say it."""
-    read = token_count(attributes.get(semconv.GEN_AI_USAGE_INPUT_TOKENS))
-    written = token_count(attributes.get(semconv.GEN_AI_USAGE_OUTPUT_TOKENS))
-    if read is None and written is None:
+def provider(attributes: Attributes) -> str | None:
+    """The provider of the model."""
+    return text(attributes, PROVIDER)
+
+
+def response_id(attributes: Attributes) -> str | None:
+    """The provider's id of the answer."""
+    return text(attributes, (semconv.GEN_AI_RESPONSE_ID,))
+
+
+def shows_usage(attributes: Attributes) -> bool:
+    """True where a span says how many tokens were used."""
+    return not _USED.isdisjoint(attributes)
+
+
+def usage(attributes: Attributes) -> Usage | None:
+    """What a span says was used, with its price where the library has computed one; ``None`` where it says nothing.
+
+    ``input_tokens`` includes cached ones and those written to a cache. Where a library counts them apart (a sum of the
+    two that is larger than the whole gives it away), they are added.
+    """
+    for names in TOKENS:
+        read, written = (token_count(first(attributes, either)) for either in (names.input, names.output))
+        if read is None and written is None:
+            continue
+        cached, stored, thought = (
+            token_count(first(attributes, part)) or 0 for part in (names.cache_read, names.cache_write, names.reasoning)
+        )
+        read, written = read or 0, written or 0
+        if cached + stored > read:
+            read += cached + stored
+        return Usage(
+            model(attributes),
+            read,
+            max(written, thought),
+            cached,
+            _cost(attributes),
+            cache_write_input_tokens=stored,
+            reasoning_output_tokens=thought,
+        )
+    cost = _cost(attributes)
+    return None if cost is None else Usage(model(attributes), cost_usd=cost)
+
+
+def _cost(attributes: Attributes) -> Decimal | None:
+    """USD that a library has computed itself."""
+    if attributes.get(semconv.GEN_AI_USAGE_COST_CURRENCY, "USD") != "USD":
         return None
-    cached = token_count(attributes.get(semconv.GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS))
-    return Usage(model(attributes), read or 0, written or 0, cached or 0)
+    return amount(first(attributes, COST))

@@ -20,21 +20,25 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics as otel
+from opentelemetry import trace
 
 from otel_loopwatch import semconv
 from otel_loopwatch.calls import RunOutcome, Usage
-from otel_loopwatch.cells import Distribution, OpenRun, Registry, Table, Value
+from otel_loopwatch.cells import Distribution, Exemplar, OpenRun, Registry, Table, Value
 from otel_loopwatch.errors import on_fault, telemetry_guard
 from otel_loopwatch.semconv import METRICS, Metric
 from otel_loopwatch.version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
+    from opentelemetry.trace import Span
+    from prometheus_client import core
     from prometheus_client.registry import Collector
 
 __all__ = [
     "before_collection",
     "charged",
+    "export_error",
     "guard_error",
     "hint_ignored",
     "instrument",
@@ -46,6 +50,7 @@ __all__ = [
     "run_opened",
     "samples",
     "set_mode",
+    "spans_evicted",
     "tool_call",
     "tool_registered",
     "untracked",
@@ -129,6 +134,16 @@ def untracked(agent: str) -> None:
     _registry.add(semconv.UNTRACKED_TOOL_CALLS, agent)
 
 
+def spans_evicted(count: int) -> None:
+    """Count open spans and runs that were forgotten because too many were open."""
+    _registry.add(semconv.SPANS_EVICTED, amount=count)
+
+
+def export_error(signal: str) -> None:
+    """Count a batch that an exporter of ``configure()`` lost. *signal* is one of :data:`semconv.SIGNALS`."""
+    _registry.add(semconv.EXPORT_ERRORS, signal)
+
+
 def guard_error(stage: str) -> None:
     """Count a fault of ours. Every reported fault comes here by way of :func:`otel_loopwatch.errors.on_fault`."""
     _registry.add(semconv.GUARD_ERRORS, stage)
@@ -161,9 +176,20 @@ def run_opened(run: OpenRun) -> None:
 
 
 def run_closed(run: OpenRun, outcome: RunOutcome) -> None:
-    """Take *run* out of the gauges and record how it ended."""
+    """Take *run* out of the gauges and record how it ended.
+
+    The exemplars name the run's span, or the one that stands for it, else the current one; none where the sampler
+    dropped the trace, for nobody could look it up.
+    """
     _registry.close_run(run)
     _registry.add(semconv.RUNS, outcome.agent, outcome.stop_reason.value)
+    span: Span = getattr(run, "span", None) or getattr(run, "host_span", None) or trace.get_current_span()
+    shown = span.get_span_context()
+    ids: tuple[str, str] | None = None
+    if shown.is_valid and shown.trace_flags.sampled:
+        ids = (trace.format_trace_id(shown.trace_id), trace.format_span_id(shown.span_id))
+    # From it the SDK takes the exemplars of its own histograms.
+    context = trace.set_span_in_context(span)
     with _instrument_lock:
         instruments = list(_instrumented.values())
     for metric, value in (
@@ -172,9 +198,9 @@ def run_closed(run: OpenRun, outcome: RunOutcome) -> None:
         (semconv.RUN_TOKENS, float(outcome.input_tokens + outcome.output_tokens)),
         (semconv.RUN_DURATION, outcome.duration_s),
     ):
-        (agent,) = _registry.observe(metric, outcome.agent, value)
+        (agent,) = _registry.observe(metric, outcome.agent, value, ids)
         for histograms in instruments:
-            histograms[metric.name].record(value, {"agent": agent})
+            histograms[metric.name].record(value, {"agent": agent}, context)
 
 
 def reset() -> None:
@@ -273,7 +299,9 @@ def _callback(snapshot: _Snapshot, metric: Metric) -> Callable[[CallbackOptions]
 def prometheus_collector() -> Collector:
     """A collector for a ``prometheus_client`` registry: ``REGISTRY.register(prometheus_collector())``.
 
-    It shows the names, labels and values that ``opentelemetry-exporter-prometheus`` would (without its scope labels).
+    It shows the names, labels and values that ``opentelemetry-exporter-prometheus`` would (without its scope labels),
+    and on the buckets of ``loopwatch.run.*`` the trace of the last run that fell into each: a scraper that asks for
+    OpenMetrics gets these exemplars.
     """
     from prometheus_client import core  # noqa: PLC0415 - only where a page is served
     from prometheus_client.registry import Collector  # noqa: PLC0415
@@ -293,12 +321,25 @@ def prometheus_collector() -> Collector:
                     family = families[name] = core.Metric(name.removesuffix("_total"), metric.description, metric.kind)
                 if isinstance(value, Distribution):
                     below = 0
-                    for bound, count in zip((*map(str, metric.buckets), "+Inf"), value.counts, strict=True):
+                    exemplars = _registry.exemplars_of(metric, tuple(labels.values()))
+                    bounds = (*map(str, metric.buckets), "+Inf")
+                    for bound, count, exemplar in zip(bounds, value.counts, exemplars, strict=True):
                         below += count
-                        family.add_sample(f"{name}_bucket", {**labels, "le": bound}, below)
+                        family.add_sample(
+                            f"{name}_bucket", {**labels, "le": bound}, below, exemplar=_shown_exemplar(exemplar)
+                        )
                     family.add_sample(f"{name}_count", labels, below)
                     family.add_sample(f"{name}_sum", labels, value.total)
                 else:
                     family.add_sample(name, labels, value)
 
     return LoopwatchCollector()
+
+
+def _shown_exemplar(exemplar: Exemplar | None) -> core.Exemplar | None:
+    if exemplar is None:
+        return None
+    from prometheus_client import core  # noqa: PLC0415 - only where a page is served
+
+    ids = {"trace_id": exemplar.trace_id, "span_id": exemplar.span_id}
+    return core.Exemplar(ids, exemplar.value, exemplar.at)

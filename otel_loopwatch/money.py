@@ -1,4 +1,4 @@
-"""Amounts that may be counted, and money held for a call that is about to be made."""
+"""Money held for a call that is about to be made, and the amounts that may be counted."""
 
 from __future__ import annotations
 
@@ -7,43 +7,22 @@ import threading
 from contextvars import ContextVar, Token
 from decimal import Decimal
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Self
+
+from otel_loopwatch.amounts import amount, token_count
 
 if TYPE_CHECKING:
-    from otel_loopwatch.run import Run
+    from otel_loopwatch.spending import Spending
 
 __all__ = ["Reservation", "amount", "take_reservation", "token_count"]
 
 _current: ContextVar[Reservation | None] = ContextVar("loopwatch_reservation", default=None)
 
 
-MAX_COUNT: Final = 2**63
-"""Above it is no number of tokens, and no amount of USD: a sum that overflows would be an error of every later call."""
-
-
-def token_count(value: Any) -> int | None:
-    """A number of tokens, or ``None`` for what is none (negative, NaN, absurdly large, a bool, a string)."""
-    # False for NaN.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_COUNT:
-        return None
-    return int(value)
-
-
-def amount(value: Any) -> Decimal | None:
-    """An amount of USD, or ``None`` for what is none (negative, NaN, absurdly large, a bool, a string)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return None
-    # Of an integer first: Python refuses to write out one of more than 4,300 digits.
-    if isinstance(value, int) and not 0 <= value < MAX_COUNT:
-        return None
-    usd = Decimal(str(value))
-    return usd if usd.is_finite() and 0 <= usd < MAX_COUNT else None
-
-
 class Reservation:
     """Money held by :meth:`otel_loopwatch.Run.reserve`, best used as a context manager."""
 
-    def __init__(self, run: Run, usd: Decimal) -> None:
+    def __init__(self, run: Spending, usd: Decimal) -> None:
         self.run = run
         self.usd = usd
         self._token: Token[Reservation | None] | None = None
@@ -77,7 +56,7 @@ class Reservation:
         self.release()
 
 
-def take_reservation(run: Run) -> Decimal:
+def take_reservation(run: Spending) -> Decimal:
     """What the innermost ``with run.reserve(...)`` of this context still holds for *run*, once."""
     held = _current.get()
     return held.take() if held is not None and held.run is run else Decimal(0)

@@ -12,7 +12,7 @@ from typing import Any
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 
-from otel_loopwatch import ambient, context, metrics, telemetry, verdict
+from otel_loopwatch import ambient, claims, context, metrics, telemetry, verdict
 from otel_loopwatch.calls import ALLOW, Settled, ToolCall, Verdict
 from otel_loopwatch.clock import get_clock
 from otel_loopwatch.errors import RunAborted, ToolDenied, contain, telemetry_guard, warn_once
@@ -111,7 +111,7 @@ class Call:
     )
 
     def __init__(self, tool: Tool, arguments: dict[str, Any], call_id: str | None = None) -> None:
-        run = context.current_run() or ambient.ambient_run()
+        run = context.current_run() or ambient.ambient_run(tool.name)
         policy = _UNGUARDED if run is None else run.policy
         rules, permitted = tool.rules(policy)
         said = rules.tool
@@ -122,7 +122,7 @@ class Call:
             call_id, now, step = "#0", get_clock()(), 0
         else:
             self._agent = run.agent
-            call_id, now, step = call_id or run.next_call_id(), run.clock(), run.current_step
+            call_id, now, step = call_id or run.next_call_id(), run.clock(), ambient.current_turn(run)
         self.run = run
         self.answer: Any = None
         self._tool = tool
@@ -188,6 +188,8 @@ class Call:
             self._span, self._ours = telemetry.start_tool_span(
                 run, self._agent, call, judged, "abort" if denied else action
             )
+            if run is not None and not self._ours:
+                claims.claim_annotated(self._span, call.tool, run.run_id)
         except Exception as fault:  # noqa: BLE001
             self._span, self._ours = trace.INVALID_SPAN, False
             contain("telemetry", fault)

@@ -5,8 +5,8 @@ Whose rule wins (field by field, set fields only) is decided here, once: :meth:`
 
 from __future__ import annotations
 
+import inspect
 import os
-import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
@@ -16,8 +16,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
-from otel_loopwatch.calls import ToolKind
+from otel_loopwatch.calls import ToolKind, Usage
 from otel_loopwatch.errors import PolicyError
+from otel_loopwatch.policy_checks import boolean, names, one_of, positive_int, positive_money, positive_number, table
+from otel_loopwatch.prices import ModelPrice
 
 __all__ = ["PRESETS", "Budgets", "LoopRules", "Policy", "Retry", "Rules", "ToolRules", "operators_policy", "policy_of"]
 
@@ -25,67 +27,8 @@ ENVIRONMENT_VARIABLE = "LOOPWATCH_POLICY"
 
 LoopAction = Literal["hint", "abort", "observe"]
 Mode = Literal["enforce", "observe"]
-
-
-def _positive_int(owner: object, name: str, *, optional: bool = True) -> None:
-    value = getattr(owner, name)
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PolicyError(f"must be a whole number, not {value!r}", key=name)
-    if value < 1:
-        raise PolicyError(f"must be at least 1, not {value!r} (leave it out for no limit)", key=name)
-
-
-def _positive_number(owner: object, name: str, *, optional: bool = True) -> None:
-    value = getattr(owner, name)
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise PolicyError(f"must be a number, not {value!r}", key=name)
-    # False for NaN, and for whole numbers that no timer takes.
-    if not 0 < value <= sys.float_info.max:
-        raise PolicyError(f"must be a finite number above 0, not {value!r} (leave it out for no limit)", key=name)
-
-
-def _positive_money(owner: object, name: str) -> None:
-    value = getattr(owner, name)
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise PolicyError(f"must be an amount of USD, not {value!r}", key=name)
-    # By way of str: Decimal(0.1) is not a tenth.
-    amount = Decimal(str(value))
-    if not amount.is_finite() or amount <= 0:
-        raise PolicyError(
-            f"must be a finite amount of USD above 0, not {value!r} (leave it out for no limit)", key=name
-        )
-    object.__setattr__(owner, name, amount)
-
-
-def _one_of(owner: object, name: str, allowed: tuple[Any, ...], *, optional: bool = False) -> None:
-    value = getattr(owner, name)
-    if value is None and optional:
-        return
-    if value not in allowed:
-        raise PolicyError(f"must be one of {', '.join(map(str, allowed))}, not {value!r}", key=name)
-
-
-def _bool(owner: object, name: str, *, optional: bool = False) -> None:
-    value = getattr(owner, name)
-    if value is None and optional:
-        return
-    if not isinstance(value, bool):
-        raise PolicyError(f"must be true or false, not {value!r}", key=name)
-
-
-def _names(owner: object, name: str, *, optional: bool = False) -> None:
-    value = getattr(owner, name)
-    if value is None and optional:
-        return
-    if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(n, str) and n for n in value):
-        raise PolicyError(f"must be a list of names, not {value!r}", key=name)
-    object.__setattr__(owner, name, tuple(value))
+OnUnpriced = Literal["warn", "estimate", "stop"]
+PriceOf = Callable[[Usage, str | None], Decimal | float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +47,10 @@ class Budgets:
         max_depth: How deep runs may nest below this one.
         max_children: How many runs may be opened directly below this one.
         warn_at: Share of a limit at which one warning is given, above 0 and at most 1.
+        on_unpriced: What is done about a model call whose price nobody knows, where ``max_spend_usd`` is set. In each
+            case it is counted, ``spend_complete`` is False, and one warning is logged. ``warn`` charges nothing for it;
+            ``estimate`` charges what the nearest model by name costs (a limit that silently does not hold is worse than
+            a rough one); ``stop`` aborts the run.
 
     Raises:
         PolicyError: For zero, negative, NaN, infinite or mistyped limits.
@@ -117,15 +64,17 @@ class Budgets:
     max_depth: int | None = None
     max_children: int | None = None
     warn_at: float = 0.8
+    on_unpriced: OnUnpriced = "estimate"
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "max_tool_calls", "max_tokens", "max_depth", "max_children"):
-            _positive_int(self, name)
-        _positive_number(self, "max_seconds")
-        _positive_money(self, "max_spend_usd")
-        _positive_number(self, "warn_at", optional=False)
+            positive_int(self, name)
+        positive_number(self, "max_seconds")
+        positive_money(self, "max_spend_usd")
+        positive_number(self, "warn_at", optional=False)
         if self.warn_at > 1:
             raise PolicyError(f"must be a share of the limit, at most 1, not {self.warn_at!r}", key="warn_at")
+        one_of(self, "on_unpriced", get_args(OnUnpriced))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +120,12 @@ class LoopRules:
     def __post_init__(self) -> None:
         for item in fields(self):
             if item.type == "int":
-                _positive_int(self, item.name, optional=False)
+                positive_int(self, item.name, optional=False)
         for name, low, high in (("cycle_period", 2, 16), ("cycle_laps", 2, 16)):
             if not low <= getattr(self, name) <= high:
                 raise PolicyError(f"must be from {low} to {high}, not {getattr(self, name)!r}", key=name)
-        _bool(self, "compare_results")
-        _one_of(self, "action", get_args(LoopAction))
+        boolean(self, "compare_results")
+        one_of(self, "action", get_args(LoopAction))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +141,7 @@ class Retry:
     statuses: tuple[int, ...] = (408, 429, 500, 502, 503, 504)
 
     def __post_init__(self) -> None:
-        _positive_int(self, "max_attempts", optional=False)
+        positive_int(self, "max_attempts", optional=False)
         if not isinstance(self.statuses, Collection):
             raise PolicyError(f"must be a list of HTTP statuses, not {self.statuses!r}", key="statuses")
         statuses = tuple(self.statuses)
@@ -250,18 +199,18 @@ class ToolRules:
     breaker: bool | None = None
 
     def __post_init__(self) -> None:
-        _one_of(self, "kind", get_args(ToolKind), optional=True)
+        one_of(self, "kind", get_args(ToolKind), optional=True)
         for name in ("max_repeats", "max_calls"):
-            _positive_int(self, name)
-        _one_of(self, "action", get_args(LoopAction), optional=True)
-        _names(self, "ignore_args", optional=True)
+            positive_int(self, name)
+        one_of(self, "action", get_args(LoopAction), optional=True)
+        names(self, "ignore_args", optional=True)
         if self.loop_key is not None and not callable(self.loop_key):
-            _names(self, "loop_key")
+            names(self, "loop_key")
         for name in ("exempt", "sensitive", "idempotent", "breaker"):
-            _bool(self, name, optional=True)
-        _positive_money(self, "cost_usd")
+            boolean(self, name, optional=True)
+        positive_money(self, "cost_usd")
         for name in ("cache_ttl_s", "dedupe_window_s", "timeout_s"):
-            _positive_number(self, name)
+            positive_number(self, name)
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise PolicyError(f"must be a Retry, not {self.retry!r}", key="retry")
 
@@ -298,6 +247,10 @@ class Policy:
         allow: Names or patterns (``*``, ``?``) of the only tools that may be called; empty means all.
         deny: Names or patterns of tools that may not be called; wins over ``allow``.
         on_denied: ``raise`` raises ToolDenied, ``hint`` answers the model instead.
+        prices: What models cost, by name or pattern (``*``, ``?``, without regard to case; the first that fits). Comes
+            before every other price, and where it says nothing the table of an ancestor's policy is asked.
+        price_of: Function of (:class:`Usage`, provider or None) that returns USD for a call, or None where it does not
+            know. Asked after ``prices``; what it raises or returns wrongly is counted, and the price is then unknown.
 
     Raises:
         PolicyError: Names the key and says what is allowed.
@@ -311,28 +264,26 @@ class Policy:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     on_denied: Literal["raise", "hint"] = "raise"
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    price_of: PriceOf | None = None
 
     def __post_init__(self) -> None:
-        _one_of(self, "mode", get_args(Mode))
-        _one_of(self, "on_denied", ("raise", "hint"))
+        one_of(self, "mode", get_args(Mode))
+        one_of(self, "on_denied", ("raise", "hint"))
         for name, kind in (("budgets", Budgets), ("loops", LoopRules), ("default_tool", ToolRules)):
             if not isinstance(getattr(self, name), kind):
                 raise PolicyError(f"must be a {kind.__name__}, not {getattr(self, name)!r}", key=name)
-        if not isinstance(self.tools, Mapping):
-            raise PolicyError(f"must be a mapping of names to ToolRules, not {self.tools!r}", key="tools")
-        for tool, rules in self.tools.items():
-            if not isinstance(tool, str) or not tool:
-                raise PolicyError(f"must be names, not {tool!r}", key="tools")
-            if not isinstance(rules, ToolRules):
-                raise PolicyError(f"must be ToolRules, not {rules!r}", key=f"tools.{tool}")
-        object.__setattr__(self, "tools", MappingProxyType(dict(self.tools)))
-        _names(self, "allow")
-        _names(self, "deny")
+        table(self, "tools", ToolRules)
+        table(self, "prices", ModelPrice)
+        if self.price_of is not None and (not callable(self.price_of) or inspect.iscoroutinefunction(self.price_of)):
+            raise PolicyError(f"must be a function that is not async, not {self.price_of!r}", key="price_of")
+        names(self, "allow")
+        names(self, "deny")
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A mapping proxy can neither be pickled nor copied.
         said = {item.name: getattr(self, item.name) for item in fields(self)}
-        return partial(Policy, **said | {"tools": dict(self.tools)}), ()
+        return partial(Policy, **said | {"tools": dict(self.tools), "prices": dict(self.prices)}), ()
 
     def rules_for(self, tool: str, author: ToolRules | None = None) -> Rules:
         """The rules that hold for *tool*.

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Required, get_args
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from pydantic_core import ErrorDetails
@@ -27,6 +27,7 @@ from pydantic_core import ErrorDetails
 # pydantic asks for this one up to Python 3.11.
 from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
+from otel_loopwatch.amounts import MAX_COUNT
 from otel_loopwatch.calls import ToolKind
 from otel_loopwatch.errors import PolicyError
 from otel_loopwatch.policy import (
@@ -37,11 +38,13 @@ from otel_loopwatch.policy import (
     LoopAction,
     LoopRules,
     Mode,
+    OnUnpriced,
     Policy,
     Retry,
     ToolRules,
 )
 from otel_loopwatch.policy_syntax import Document, parse, show
+from otel_loopwatch.prices import ModelPrice
 
 __all__ = ["from_env", "json_schema", "load", "loads"]
 
@@ -55,6 +58,8 @@ Count = Annotated[int, Field(ge=1)]
 Period = Annotated[int, Field(ge=2, le=16)]
 Status = Annotated[int, Field(ge=100, le=599)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Limit = Annotated[float, Field(gt=0, lt=MAX_COUNT, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=0, lt=MAX_COUNT, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -69,10 +74,11 @@ class BudgetsSection(TypedDict, total=False):
     max_tool_calls: Count | None
     max_seconds: Positive | None
     max_tokens: Count | None
-    max_spend_usd: Positive | None
+    max_spend_usd: Limit | None
     max_depth: Count | None
     max_children: Count | None
     warn_at: Share
+    on_unpriced: OnUnpriced
 
 
 @_closed
@@ -115,7 +121,7 @@ class ToolSection(TypedDict, total=False):
     hint: Name
     exempt: bool
     sensitive: bool
-    cost_usd: Positive
+    cost_usd: Limit
     idempotent: bool
     cache_ttl_s: Positive
     dedupe_window_s: Positive
@@ -139,6 +145,17 @@ class ToolsSection(TypedDict, total=False):
 
 
 @_closed
+class PriceSection(TypedDict, total=False):
+    """What one model costs, in USD for a million tokens. 0 is a price."""
+
+    input_usd_per_mtok: Required[Rate]
+    output_usd_per_mtok: Required[Rate]
+    cached_input_usd_per_mtok: Rate
+    cache_write_usd_per_mtok: Rate
+    reasoning_usd_per_mtok: Rate
+
+
+@_closed
 class PolicySection(TypedDict, total=False):
     """A policy file of otel-loopwatch."""
 
@@ -147,6 +164,7 @@ class PolicySection(TypedDict, total=False):
     budgets: BudgetsSection
     loops: LoopsSection
     tools: ToolsSection
+    prices: dict[Name, PriceSection]
 
 
 _GRAMMAR = TypeAdapter(PolicySection)
@@ -157,6 +175,7 @@ _SAYS = {
     "finite_number": "must be a finite number, not {input}",
     "greater_than": "must be above {gt}, not {input}",
     "greater_than_equal": "must be at least {ge}, not {input}",
+    "less_than": "must be below {lt}, not {input}",
     "less_than_equal": "must be at most {le}, not {input}",
     "bool_type": "must be true or false, not {input}",
     "string_type": "must be text, not {input}",
@@ -164,6 +183,7 @@ _SAYS = {
     "literal_error": "must be one of {expected}, not {input}",
     "list_type": "must be a list, not {input}",
     "dict_type": "must be a mapping, not {input}",
+    "missing": "is missing",
 }
 _NO_LIMIT = " (leave it out for no limit)"
 
@@ -253,7 +273,12 @@ def _named(value: str) -> Policy:
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of a policy file, for editors and for checks before a roll-out."""
     schema = _GRAMMAR.json_schema()
-    for section, rules in (("BudgetsSection", Budgets), ("LoopsSection", LoopRules), ("ToolSection", ToolRules)):
+    for section, rules in (
+        ("BudgetsSection", Budgets),
+        ("LoopsSection", LoopRules),
+        ("ToolSection", ToolRules),
+        ("PriceSection", ModelPrice),
+    ):
         properties = schema["$defs"][section]["properties"]
         for name, text in _argument_docs(rules):
             if name in properties:
@@ -278,6 +303,8 @@ def _policy(said: PolicySection, base: Policy) -> Policy:
     }
     if "mode" in said:
         changes["mode"] = said["mode"]
+    if "prices" in said:
+        changes["prices"] = {name: ModelPrice(**dict[str, Any](rates)) for name, rates in said["prices"].items()}
     changes |= {key: tools[key] for key in ("allow", "deny", "on_denied") if key in tools}
     return replace(base, **changes)
 
@@ -298,7 +325,8 @@ def _first_error(error: ValidationError, document: Document, file: str | None) -
     def place(detail: ErrorDetails) -> int:
         return document.line(_keys(detail)) or 0
 
-    details = sorted(error.errors(include_url=False), key=place)
+    # What is missing stands nowhere, and often is missing because its key is written wrongly.
+    details = sorted(error.errors(include_url=False), key=lambda detail: (detail["type"] == "missing", place(detail)))
     detail = details[0]
     message = _unknown_key(detail) if detail["type"] == "extra_forbidden" else _wrong_value(detail)
     if len(details) > 1:

@@ -1,13 +1,17 @@
 """``LoopwatchSpanProcessor``: what the spans of other libraries say about a run, and runs without ``watch_run``.
 
 It is a source, not the counter of record: spans that are sampled out never reach a processor, so decorated calls are
-counted by the decorator and the spans that this package makes are skipped here. From everybody else's spans come
+counted by the decorator and the spans that this package makes are skipped here. From everybody else's spans
+(:mod:`otel_loopwatch.dialects` has whose) come
 
-* model turns and usage (``chat``, ``generate_content``, ``text_completion``): a turn when the span begins, tokens and
-  money when it ends. The sums on an ``invoke_agent`` span are not added: they repeat what the model spans below said;
-* tool calls that nobody decorated (``execute_tool``), counted and judged when the span ends: they trip the run for the
-  next call. A limit on calls may so be passed by those that are under way. The span of a call that a decorator counted
-  inside of it is not counted again.
+* model turns and usage: a turn when the span begins, tokens and money when it ends. Sums on the span of an agent are
+  not added: they repeat what the model spans below said;
+* tool calls that nobody decorated, counted and judged when the span ends: they trip the run for the next call. A limit
+  on calls may so be passed by those that are under way.
+
+One fact is counted once, however many spans show it: of two model spans one inside of the other the inner one, which is
+nearer to the source, of two tool spans the outer one, which shows what the model asked for, of two side by side
+(:mod:`otel_loopwatch.twins`) the first to end, and of a call that is decorated the decorator's.
 
 A processor cannot answer a model, so a hint for such a call is one that nobody hears: it only uses up the patience.
 """
@@ -17,19 +21,18 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.trace import StatusCode
 
-from otel_loopwatch import ambient, budgets, context, foreign, metrics, semconv, verdict
+from otel_loopwatch import ambient, budgets, claims, context, foreign, metrics, semconv, telemetry
 from otel_loopwatch.calls import StopReason, Used
 from otel_loopwatch.errors import LoopwatchError, PolicyError, RunAborted, contain, is_disabled, telemetry_guard
 from otel_loopwatch.policy import Policy, Rules, operators_policy, policy_of
-from otel_loopwatch.pricing import price
+from otel_loopwatch.pricing import load_prices
 from otel_loopwatch.refusal import error_for
+from otel_loopwatch.shown_calls import ShownCall, settled, shown_call, tool_call
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,25 +41,13 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Span
     from opentelemetry.trace import TracerProvider
 
-    from otel_loopwatch.ambient import OpenSpan
     from otel_loopwatch.run import Run
+    from otel_loopwatch.spans import Kind, OpenSpan
 
-__all__ = ["LoopwatchSpanProcessor", "attach"]
+__all__ = ["LoopwatchSpanProcessor", "attach", "attached_to"]
 
 SOURCE: Final = "spans"
 MAX_RULES: Final = 1024
-
-
-class _Unheard(NamedTuple):
-    """The hints that the model of one run was not given.
-
-    Attributes:
-        given: How many, per subject of the finding.
-        last_step: The model turn of the last one, per subject: the calls of one turn are one demand.
-    """
-
-    given: Counter[str]
-    last_step: dict[str, int]
 
 
 class LoopwatchSpanProcessor(SpanProcessor):
@@ -94,12 +85,13 @@ class LoopwatchSpanProcessor(SpanProcessor):
         self._raise_on_start = raise_on_start
         self._active = not is_disabled()
         self._rules: dict[tuple[int, str], tuple[Policy, Rules]] = {}
-        self._unheard: weakref.WeakKeyDictionary[Run, _Unheard] = weakref.WeakKeyDictionary()
         if self._active:
             ambient.register(self, self.policy, idle_limit_s)
             if ambient.default_policy() is self.policy:
                 metrics.set_mode(self.policy.mode)
             metrics.instrument()
+            with telemetry_guard("price"):
+                load_prices()
 
     @property
     def is_active(self) -> bool:
@@ -151,40 +143,42 @@ class LoopwatchSpanProcessor(SpanProcessor):
     # --- a span begins --------------------------------------------------------------------------------------------
 
     def _started(self, span: Span) -> BaseException | None:
-        attributes = span.attributes or {}
-        ours = foreign.is_ours(span)
-        kind = foreign.kind(attributes, ours=ours)
+        attributes = foreign.attributes_of(span)
+        scope = foreign.scope(span)
+        ours = scope == telemetry.SCOPE
+        kind = foreign.kind(attributes, scope, span.name) or "other"
         # Of most spans nothing more is asked: they are some other library's.
-        agent = str(attributes.get(semconv.GEN_AI_AGENT_NAME) or "") if kind == "agent" else ""
-        tool = str(attributes.get(semconv.GEN_AI_TOOL_NAME) or "") if kind == "tool" else ""
-        opened = ambient.open_span(span.get_span_context(), span.parent, kind, ours=ours, agent=agent, tool=tool)
+        agent = foreign.agent_name(attributes, scope, span.name) if kind == "agent" else ""
+        tool = foreign.tool_name(attributes, scope, span.name) if kind == "tool" else ""
+        opened = ambient.open_span(span, span.parent, kind, scope=scope, agent=agent, tool=tool)
         if opened is None:
             return None
         if ours:
             if kind == "tool":
-                _claim(opened, tool, attributes.get(semconv.RUN_ID))
+                claims.claim(opened, tool, attributes.get(semconv.RUN_ID))
             return None
         opened.bound = context.current_run()
         if kind not in ("tool", "model"):
             return None
-        run = opened.run()
+        run = ambient.run_of(opened)
         if run is None:
             return None
-        refusal = self._refusal(run, tool) if self._raise_on_start else None
+        ambient.note(opened, run)
+        refusal = self._refusal(opened, run) if self._raise_on_start else None
         if refusal is not None:
             # The SDK never ends a span whose on_start raised.
-            ambient.close_span(span.get_span_context())
+            ambient.abandon_span(opened)
             return refusal
-        if kind == "model" and not any(outer.kind in ("tool", "model") for outer in ambient.above(opened)):
-            run.derived_step()
+        if kind == "model":
+            _begin_turn(opened, run)
         opened.step = run.current_step
         return None
 
-    def _refusal(self, run: Run, tool: str) -> RunAborted | None:
-        """The error to raise for a tool call (or, without a *tool*, a model call) of an aborted run."""
+    def _refusal(self, opened: OpenSpan, run: Run) -> RunAborted | None:
+        """The error to raise for a tool or model call of an aborted run."""
         trip = run.tripped
         if trip is None:
-            more = 1 if tool else 0
+            more = 1 if opened.kind == "tool" else 0
             lineage: list[Used] = []
             owner: Run | None = run
             while owner is not None:
@@ -195,9 +189,10 @@ class LoopwatchSpanProcessor(SpanProcessor):
             if trip is None:
                 return None
             trip = run.limits.trip(trip)
-        if tool:
-            metrics.known_tool(run.agent, tool, "observe")
-            metrics.tool_call(run.agent, tool, "refused", repeated=False)
+        opened.counted = True
+        if opened.kind == "tool" and not ambient.counted_by_twin(opened, run):
+            metrics.known_tool(run.agent, opened.tool, "observe")
+            metrics.tool_call(run.agent, opened.tool, "refused", repeated=False)
         error = run.refusal(trip)
         # The firm signal is for code of the application; what a library makes of a BaseException, nobody knows.
         return error if isinstance(error, RunAborted) else error_for(trip, run.outcome)
@@ -220,48 +215,72 @@ class LoopwatchSpanProcessor(SpanProcessor):
                 ambient.end_run(opened, _stop_reason(span))
 
     def _count(self, opened: OpenSpan, span: ReadableSpan) -> None:
-        attributes = span.attributes or {}
-        # Some libraries say only at the end what a span is.
-        kind = foreign.kind(attributes)
-        if kind not in ("tool", "model") or opened.claimed or semconv.TOOL_CALL_ARGUMENTS_HASH in attributes:
+        attributes = foreign.attributes_of(span)
+        inner, blind = opened.inner, opened.blind
+        if (
+            opened.kind == "other"
+            and inner is None
+            and not blind
+            and foreign.is_silent(attributes, opened.scope, span.name)
+        ):
             return
-        run = opened.run()
+        # Some libraries say only at the end what a span is; and of one with too many attributes, the first are lost.
+        kind = foreign.kind(attributes, opened.scope, span.name) or opened.kind
+        if kind == "tool":
+            if opened.claimed or semconv.TOOL_CALL_ARGUMENTS_HASH in attributes:
+                return
+            call = shown_call(span, attributes, opened.scope)
+            if call is not None:
+                self._count_call(opened, call.around(inner))
+        else:
+            if inner is not None:
+                # It has the name of the tool that was called inside of it, and is none itself.
+                self._judge(opened, inner, ambient.run_of(opened))
+            if kind == "model" or (kind == "other" and foreign.shows_usage(attributes)):
+                _count_usage(opened, kind, span, attributes)
+            elif blind and (run := ambient.run_of(opened)) is not None:
+                for model in blind:
+                    run.usage_missing(model)
+
+    def _count_call(self, opened: OpenSpan, call: ShownCall) -> None:
+        run = ambient.run_of(opened)
         if run is None:
             return
-        failed = _failed(span)
-        if kind == "model":
-            _charge(opened, attributes, run, failed=failed)
+        if opened.kind != "tool":
+            opened.kind, opened.tool = "tool", call.tool
+            ambient.note(opened, run)
+        if ambient.is_claimed(opened, run):
             return
-        tool = str(attributes.get(semconv.GEN_AI_TOOL_NAME) or opened.tool or "unknown")
         for outer in ambient.above(opened):
             if outer.kind in ("agent", "model"):
                 break
-            if outer.kind == "tool" and outer.tool == tool:
-                outer.claimed = True  # two libraries show one call, one around the other
-        self._judge(opened, tool, attributes, run, failed=failed)
+            if claims.is_one_call(outer, opened, call.tool):
+                # The outer one is counted, at its end, unless it is ours and has been.
+                outer.inner = call.after(outer.inner)
+                return
+        opened.call_id = call.call_id
+        if not ambient.counted_by_twin(opened, run):
+            opened.counted = True
+            self._judge(opened, call, run)
 
-    def _judge(self, opened: OpenSpan, tool: str, attributes: Mapping[str, Any], run: Run, *, failed: bool) -> None:
+    def _judge(self, opened: OpenSpan, shown: ShownCall, run: Run | None) -> None:
+        """Count a call, and act on what it shows."""
+        if run is None:
+            return
+        tool = shown.tool
         rules = self._rules_for(run.policy, tool)
-        permitted = run.policy.permits(tool)
-        call = foreign.tool_call(
-            opened.key[1], tool, attributes, rules, at=run.clock(), step=opened.step, permitted=permitted
+        call = tool_call(
+            opened.key[1],
+            shown,
+            rules,
+            at=run.clock(),
+            step=_turn(opened, run),
+            permitted=run.policy.permits(tool),
         )
-        # Whatever the rules say, this call has run: it is counted, and what was found is acted on below.
-        judged = run.admit(call, rules._replace(action="observe"))
-        if judged.action != "abort":
-            run.settle(call, foreign.settled(attributes, at=run.clock(), failed=failed))
-        metrics.known_tool(run.agent, tool, "observe")
-        metrics.tool_call(run.agent, tool, "error" if failed else "ok", repeated=judged.repeats > 1)
-        if judged.finding is not None and run.tripped is None:
-            unheard = self._unheard.setdefault(run, _Unheard(Counter(), {}))
-            subject = judged.finding.subject
-            same_turn = bool(opened.step) and unheard.last_step.get(subject) == opened.step
-            action = verdict.decide(judged.finding, rules, unheard.given, hinted_this_step=same_turn)
-            if action == "abort":
-                run.limits.trip(verdict.finding_trip(judged.finding, run.run_id))
-            elif action == "hint" and not same_turn:
-                unheard.given[subject] += 1
-                unheard.last_step[subject] = opened.step
+        calls = run.observe(call, settled(shown, at=run.clock()), rules)
+        if calls is not None:
+            metrics.known_tool(run.agent, tool, "observe")
+            metrics.tool_call(run.agent, tool, "ok" if shown.failure is None else "error", repeated=calls > 1)
 
     def _rules_for(self, policy: Policy, tool: str) -> Rules:
         kept = self._rules.get((id(policy), tool))
@@ -275,48 +294,81 @@ class LoopwatchSpanProcessor(SpanProcessor):
         return rules
 
 
-def _failed(span: ReadableSpan) -> bool:
-    return span.status.status_code is StatusCode.ERROR or semconv.ERROR_TYPE in (span.attributes or ())
-
-
 def _stop_reason(span: ReadableSpan) -> StopReason:
-    return StopReason.ERROR if _failed(span) else StopReason.COMPLETED
+    return StopReason.ERROR if foreign.failed(span, span.attributes or {}) else StopReason.COMPLETED
 
 
-def _claim(opened: OpenSpan, tool: str, run_id: object) -> None:
-    """Mark the span of another library that shows the very call for which this package has just begun a span.
+def _turn(opened: OpenSpan, run: Run) -> int:
+    """The model turn that asked for the call of a tool span. Where turns are unknown, calls that overlap are of one.
 
-    That is the nearest tool span above it; or, where a library loses the context on its way to the tool, an open span
-    of the same tool in the same run.
+    Such a one has a negative number: it is told apart from the others, and no turn that anybody has counted.
     """
-    for outer in ambient.above(opened):
-        if outer.kind in ("agent", "model"):
-            break
-        if outer.kind == "tool":
-            outer.claimed = True
-            return
-    for other in ambient.open_tools(tool):
-        run = other.bound or other.root.run
-        if run is not None and run.run_id == run_id and not other.claimed:
-            other.claimed = True
-            return
+    if not ambient.is_in_model_call(opened, run) and (step := opened.step or run.current_step):
+        return step
+    return -opened.batch
 
 
-def _charge(opened: OpenSpan, attributes: Mapping[str, Any], run: Run, *, failed: bool) -> None:
-    """Charge what one model call used, once, however many libraries show it one around the other."""
-    outer = [span for span in ambient.above(opened) if span.kind == "model"]
+def _begin_turn(opened: OpenSpan, run: Run) -> None:
+    """Begin a model turn with a model span, unless a tool makes the call or another library has shown it."""
+    if opened.stepped or ambient.turn_begun_by_twin(opened, run):
+        return
+    # Decided, also where it begins none: its twin may not know yet that a tool is above it.
+    opened.stepped = True
+    if not any(outer.kind in ("tool", "model") for outer in ambient.above(opened)):
+        run.derived_step()
+
+
+def _count_usage(opened: OpenSpan, kind: Kind, span: ReadableSpan, attributes: Mapping[str, Any]) -> None:
+    """Charge what one model call used, once, however many libraries show it.
+
+    A span that is not known to be one of a model, and yet says what was used, is charged like one and begins no turn.
+    Spans inside of it that have said so come first: what it says itself is then their sum, or the same again.
+    """
+    run = ambient.run_of(opened)
+    if run is None or opened.charged_below:
+        return
     usage = foreign.usage(attributes)
+    opened.response_id = foreign.response_id(attributes)
     if usage is not None:
-        for span in outer:
-            span.claimed = True
-        run.charge(usage._replace(cost_usd=price(usage)), SOURCE)
-    elif not failed and not outer:
-        # A call that failed used nothing that anybody could know of; one inside another leaves it to the other.
-        run.usage_missing(foreign.model(attributes))
+        opened.tokens = (usage.input_tokens, usage.output_tokens)
+    if kind == "model":
+        if opened.kind != "model":
+            opened.kind = "model"
+            ambient.note(opened, run)
+        if ambient.counted_by_twin(opened, run):
+            return
+        _begin_turn(opened, run)
+    if usage is None:
+        _miss_usage(opened, run, foreign.model(attributes), failed=foreign.failed(span, attributes))
+        return
+    for outer in ambient.above(opened):
+        outer.charged_below = True
+    opened.counted = True
+    run.charge(usage, SOURCE, provider=foreign.provider(attributes))
+
+
+def _miss_usage(opened: OpenSpan, run: Run, model: str | None, *, failed: bool) -> None:
+    """Count a model call that has not said what it used, unless another span of the same call may yet say it."""
+    above = ambient.above(opened)
+    if failed or any(outer.kind == "model" for outer in above):
+        # A call that failed used nothing that anybody could know of.
+        return
+    if above and above[0].kind == "other":
+        # Another library may have begun it, and be about to say at its end both that it is a model call and its usage.
+        above[0].blind += (model,)
+    elif not ambient.twin_under_way(opened, run):
+        opened.counted = True
+        run.usage_missing(model)
 
 
 _attached: weakref.WeakKeyDictionary[TracerProvider, LoopwatchSpanProcessor] = weakref.WeakKeyDictionary()
 _attaching = threading.Lock()
+
+
+def attached_to(provider: object) -> LoopwatchSpanProcessor | None:
+    """The live processor that :func:`attach` has added to *provider*, if there is one."""
+    known = _attached.get(provider) if hasattr(provider, "add_span_processor") else None  # type: ignore[call-overload]
+    return known if known is not None and known.is_active else None
 
 
 def attach(
@@ -346,8 +398,8 @@ def attach(
             "first (opentelemetry.trace.set_tracer_provider), or pass the one you use."
         )
     with _attaching:
-        known = _attached.get(provider)
-        if known is not None and known.is_active:
+        known = attached_to(provider)
+        if known is not None:
             return known
         processor = LoopwatchSpanProcessor(policy=policy, raise_on_start=raise_on_start, idle_limit_s=idle_limit_s)
         add(processor)

@@ -14,7 +14,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from otel_loopwatch import budgets, context, metrics, telemetry, verdict
@@ -30,17 +29,17 @@ from otel_loopwatch.calls import (
     Used,
     Verdict,
 )
+from otel_loopwatch.charging import Charging
 from otel_loopwatch.clock import Clock, get_clock
 from otel_loopwatch.detectors import inspect
 from otel_loopwatch.errors import Unwind, report_fault, telemetry_guard
 from otel_loopwatch.findings import Findings
 from otel_loopwatch.ledger.memory import MemoryLedger
 from otel_loopwatch.limits import Limits
-from otel_loopwatch.money import Reservation, amount, take_reservation, token_count
 from otel_loopwatch.policy import PRESETS, Budgets, Policy, Rules
-from otel_loopwatch.pricing import price
 from otel_loopwatch.refusal import Patience, error_for
 from otel_loopwatch.scratchpad import OK, Scratchpad
+from otel_loopwatch.spending import Spending
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -48,10 +47,11 @@ if TYPE_CHECKING:
     from otel_loopwatch.history import History
     from otel_loopwatch.ledger import Ledger, RunLedger
 
-__all__ = ["Run", "open_runs"]
+__all__ = ["Run", "on_run_closed", "open_runs"]
 
 _NO_BUDGETS = Budgets()
 _open: dict[int, Run] = {}
+_on_closed: list[Callable[[Run, RunOutcome], object]] = []
 
 
 def open_runs() -> tuple[Run, ...]:
@@ -59,7 +59,12 @@ def open_runs() -> tuple[Run, ...]:
     return tuple(run for run in _open.copy().values() if run.pid == context.pid)
 
 
-class Run:
+def on_run_closed(callback: Callable[[Run, RunOutcome], object]) -> None:
+    """Have *callback* told of every run of this process that ends, in the thread that ends it (``loopwatch run``)."""
+    _on_closed.append(callback)
+
+
+class Run(Spending):
     """One execution of one agent. Made by :func:`otel_loopwatch.watch_run`; safe to use from any thread or task.
 
     Attributes:
@@ -71,9 +76,10 @@ class Run:
         attributes: What the caller said about the run (a tenant, a user): never a metric label.
         partial: The best result so far; ``on_abort="return"`` returns it.
         span: The run's own span, where it has one.
+        host_span: The span of another library that stands for a run without one of its own.
         clock: Monotonic seconds.
         started_at: When it began, by its clock.
-        last_active_at: Its last call, turn or charge, by its clock.
+        last_active_at: Its last call, turn, charge or progress, by its clock.
         current_step: The model turn, from 1; 0 where turns are unknown.
         silent: True for a run that leaves no telemetry (replay).
         limits: The limits that hold for it, and its trip.
@@ -123,6 +129,7 @@ class Run:
         self.attributes = dict(attributes or {})
         self.partial: Any = None
         self.span: Span | None = None
+        self.host_span: Span | None = None
         self.clock: Clock = clock or (parent.clock if parent is not None else get_clock())
         self.started_at = self.last_active_at = self.clock()
         self.current_step = 0
@@ -136,11 +143,9 @@ class Run:
         self._closed: RunOutcome | None = None
         self._findings = Findings()
         self._scratchpad = Scratchpad()
-        self._usage_sources: dict[str | None, str] = {}
-        # Input, output and cached input together: an object of more than 29 attributes shares no keys with the others
-        # of its class in CPython 3.11, and takes a kilobyte more.
-        self._tokens = (0, 0, 0)
-        self._spend_complete = True
+        # A part of its own also because an object of more than 29 attributes shares no keys with the others of its
+        # class in CPython 3.11, and takes a kilobyte more.
+        self._charging = Charging(self, None if parent is None else parent._charging)
         self._settled = 0
         self._explicit_steps = False
         self._unsaid: Trip | None = None
@@ -167,6 +172,11 @@ class Run:
     def is_local(self) -> bool:
         """True where admission does no I/O."""
         return self._ledger.is_local
+
+    @property
+    def has_explicit_steps(self) -> bool:
+        """True once somebody has called :meth:`step`: model spans begin no turns then."""
+        return self._explicit_steps
 
     def next_call_id(self) -> str:
         """An id for a call that the model gave none."""
@@ -229,60 +239,42 @@ class Run:
         """:meth:`settle` for an event loop and a remote ledger."""
         self._after(call, settled, await self._ledger.asettle(call, settled))
 
+    def observe(self, call: ToolCall, settled: Settled, rules: Rules) -> int | None:
+        """Count a call that has run already, about which nobody was asked: a span of another library shows it.
+
+        Nothing can be refused any more, so what it shows (a limit that it passes, a loop) trips the run for the next
+        call. The model is not answered either: a hint is one that nobody hears, and only uses up the patience.
+
+        Args:
+            call: The call.
+            settled: How it ended.
+            rules: The tool's rules (:meth:`Policy.rules_for`).
+
+        Returns:
+            How often the run has made this call, this one included; ``None`` where it was counted before, by its id.
+
+        Emits:
+            As :meth:`admit`.
+        """
+        history = self._ledger.reserve(call)
+        if history.duplicate:
+            return None
+        judged = ALLOW if self.tripped is not None else self._judge(history, call, rules, heard=False)
+        self.settle(call, settled)
+        if judged.trip is not None:
+            judged = replace(judged, trip=self.limits.trip(judged.trip))
+        if judged.finding is not None or judged.trip is not None:
+            self._told(judged)
+        return history.entry.calls + 1
+
     def withdraw(self, call: ToolCall) -> None:
         """Give back an admitted call that was put off (an interrupt for approval): no call now, no repeat later."""
         self._ledger.release(call)
 
-    def charge(self, usage: Usage, source: str, *, held: Decimal = Decimal(0)) -> bool:
-        """Add what a model call used, to this run and its ancestors. Trips a run whose limit it reaches; never raises.
-
-        Args:
-            usage: What was used; ``cost_usd=None`` means that the price is unknown.
-            source: Who reports it. For each model the first source that reports is the one that counts.
-            held: Money held for this very call, given back in the same step.
-
-        Returns:
-            False where another source is the one of record, so that nothing was charged.
-
-        Emits:
-            ``loopwatch.tokens``, ``loopwatch.spend_usd``, ``loopwatch.usage.unpriced``, ``loopwatch.usage.duplicate``.
-        """
-        with self._lock:
-            of_record = self._usage_sources.setdefault(usage.model, source)
-        if of_record != source:
-            if held:
-                self.give_back(held)
-            if not self.silent:
-                metrics.usage_duplicate(source)
-            return False
-        for run in self._with_ancestors():
-            run._add_usage(usage)
-        used = self._ledger.charge(usage, held=held)
-        self.last_active_at = self.clock()
-        if not self.silent:
-            with telemetry_guard("metrics"):
-                metrics.charged(self.agent, usage)
-                if usage.cost_usd is None:
-                    metrics.usage_unpriced(usage.model)
-        self.limits.settle(used)
-        return True
-
-    def usage_missing(self, model: str | None) -> None:
-        """A model call reported no usage: spend is a lower bound from here on.
-
-        Emits:
-            ``loopwatch.usage.missing``.
-        """
-        for run in self._with_ancestors():
-            run._spend_complete = False
-        if not self.silent:
-            with telemetry_guard("metrics"):
-                metrics.usage_missing(model)
-
     def derived_step(self) -> None:
         """A model turn begins, seen in somebody else's span. Nothing where turns are told explicitly. Never raises."""
         if not self._explicit_steps:
-            self._begin_step()
+            self._begin_step(refusable=False)
 
     def note_attempt(self, fingerprint: str, tool: str, arguments: Mapping[str, Any], outcome: str) -> None:
         """Remember a call and how it ended, for :meth:`tried`."""
@@ -336,73 +328,7 @@ class Run:
         """
         if self.limits.are_set and self.tripped is None:
             self.limits.settle(self._ledger.used())
-        trip = self.tripped
-        if trip is not None:
-            raise self.refusal(trip)
-
-    def record_usage(
-        self,
-        model: str | None = None,
-        *,
-        input_tokens: int = 0,
-        output_tokens: int = 0,
-        cached_input_tokens: int = 0,
-        cost_usd: Decimal | float | None = None,
-        provider: str | None = None,
-    ) -> None:
-        """Charge one model call.
-
-        Args:
-            model: Name of the model.
-            input_tokens: Tokens of the prompt, cached ones included.
-            output_tokens: Tokens of the answer, reasoning included.
-            cached_input_tokens: The part of ``input_tokens`` that came from a cache.
-            cost_usd: Its price, where you know it; else it is looked up. A number that cannot be one (negative, NaN)
-                counts as unknown: ``outcome.spend_complete`` is then False.
-            provider: The provider's name, where the model's alone is ambiguous.
-
-        Raises:
-            RunAborted: After charging, where the run is (now) aborted.
-        """
-        counts = [token_count(value) for value in (input_tokens, output_tokens, cached_input_tokens)]
-        read, written, cached = (count or 0 for count in counts)
-        usage = Usage(model, read, written, cached)
-        cost = amount(cost_usd)
-        if cost_usd is None and None not in counts:
-            cost = price(usage, provider)
-        self.charge(usage._replace(cost_usd=cost), "record_usage", held=take_reservation(self))
-        trip = self.tripped
-        if trip is not None:
-            raise self.refusal(trip)
-
-    def reserve(self, usd: Decimal | float) -> Reservation:
-        """Hold money for a model call that is about to be made, so that parallel calls cannot pass a limit together.
-
-        ``with run.reserve(0.02): ... run.record_usage(...)``: what ``record_usage`` charges inside the block takes the
-        place of what was held; what is left is given back at the end.
-
-        Args:
-            usd: The most that the call may cost, in USD.
-
-        Raises:
-            RunAborted: Where the run is aborted, or the money is not there.
-            ValueError: Where ``usd`` is no finite amount of at least 0.
-        """
-        held = amount(usd)
-        if held is None:
-            raise ValueError(f"run.reserve: usd must be a finite amount of at least 0, not {usd!r}")
-        trip = self.tripped
-        if trip is None:
-            trip = self.limits.breach(self._ledger.hold(held), budgets.call_breach)
-            if trip is None:
-                return Reservation(self, held)
-            self.give_back(held)
-            trip = self.limits.trip(trip)
-        raise self.refusal(trip)
-
-    def give_back(self, usd: Decimal) -> None:
-        """End the hold of *usd*."""
-        self._ledger.hold(-usd)
+        self._raise_if_aborted()
 
     def progress(self, note: str = "") -> None:
         """Something new happened that no tool call shows: every repetition is counted anew.
@@ -411,6 +337,7 @@ class Run:
             note: For :meth:`tried`; goes to the model, not to telemetry.
         """
         self._ledger.progress()
+        self.last_active_at = self.clock()
         with self._lock:
             self._scratchpad.progress(note)
 
@@ -460,6 +387,11 @@ class Run:
             return Unwind(owner.run_id)
         return error_for(trip, self.outcome, call)
 
+    def _raise_if_aborted(self) -> None:
+        trip = self.tripped
+        if trip is not None:
+            raise self.refusal(trip)
+
     def _refused(self, judged: Verdict) -> Verdict:
         if judged.trip is not None:
             # The first trip wins, whoever was refused for what in the same moment.
@@ -507,7 +439,7 @@ class Run:
 
     # --- judging --------------------------------------------------------------------------------------------------
 
-    def _judge(self, history: History, call: ToolCall, rules: Rules) -> Verdict:
+    def _judge(self, history: History, call: ToolCall, rules: Rules, *, heard: bool = True) -> Verdict:
         if history.tripped is not None:
             return Verdict("abort", trip=history.tripped)
         if history.duplicate:
@@ -522,7 +454,7 @@ class Run:
             return ALLOW if calls == 0 else Verdict("allow", repeats=calls + 1)
         with self._lock:
             judged = self._findings.judge(
-                finding, call, rules, history.hints, self.run_id, calls=history.entry.calls + 1
+                finding, call, rules, history.hints, self.run_id, calls=history.entry.calls + 1, heard=heard
             )
         if not self.silent and judged.finding is not None:
             self._report(judged)
@@ -579,11 +511,15 @@ class Run:
         if self.limits.are_set:
             self.limits.settle(used)
 
-    def _begin_step(self) -> Trip | None:
-        """Count a model turn; returns the trip that forbids it, if one does."""
+    def _begin_step(self, *, refusable: bool = True) -> Trip | None:
+        """Count a model turn; returns the trip that forbids it, if one does.
+
+        Args:
+            refusable: False for a turn that is taken whatever is said here.
+        """
         trip = self.tripped
-        # A turn that is refused is one all the same: patience counts them.
-        used = self._ledger.step() if trip is None else ()
+        # A turn that is refused has a number all the same: patience counts them.
+        used = self._ledger.step() if trip is None or not refusable else ()
         with self._lock:
             self._scratchpad.step_began()
             self.current_step += 1
@@ -592,17 +528,6 @@ class Run:
         self.last_active_at = self.clock()
         trip = self.limits.breach(used, budgets.step_breach)
         return None if trip is None else self.limits.trip(trip)
-
-    def _add_usage(self, usage: Usage) -> None:
-        with self._lock:
-            given, made, cached = self._tokens
-            self._tokens = (
-                given + usage.input_tokens,
-                made + usage.output_tokens,
-                cached + usage.cached_input_tokens,
-            )
-            if usage.cost_usd is None:
-                self._spend_complete = False
 
     def _with_ancestors(self) -> Iterator[Run]:
         run: Run | None = self
@@ -641,6 +566,9 @@ class Run:
         if not self.silent:
             with telemetry_guard("metrics"):
                 metrics.run_closed(self, outcome)
+            for callback in _on_closed:
+                with telemetry_guard("launch"):
+                    callback(self, outcome)
             if self.span is not None:
                 with telemetry_guard("telemetry"):
                     telemetry.end_run_span(self.span, self, outcome)
@@ -649,7 +577,7 @@ class Run:
     def _outcome(self, stop_reason: StopReason, cause: BaseException | None) -> RunOutcome:
         used = self.used()
         with self._lock:
-            input_tokens, output_tokens, cached_input_tokens = self._tokens
+            input_tokens, output_tokens, cached_input_tokens = self._charging.tokens
             return RunOutcome(
                 run_id=self.run_id,
                 agent=self.agent,
@@ -660,7 +588,7 @@ class Run:
                 output_tokens=output_tokens,
                 cached_input_tokens=cached_input_tokens,
                 spend_usd=used.spend_usd,
-                spend_complete=self._spend_complete,
+                spend_complete=self._charging.complete,
                 duration_s=self.clock() - self.started_at,
                 findings=self._findings.all(),
                 partial=self.partial,

@@ -20,13 +20,77 @@ GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
 GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
 GEN_AI_USAGE_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_WORKFLOW_NAME: Final = "gen_ai.workflow.name"
+GEN_AI_CONVERSATION_ID: Final = "gen_ai.conversation.id"
+GEN_AI_PROVIDER_NAME: Final = "gen_ai.provider.name"
+GEN_AI_RESPONSE_ID: Final = "gen_ai.response.id"
 GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tokens"
+GEN_AI_USAGE_CACHE_WRITE_INPUT_TOKENS: Final = "gen_ai.usage.cache_write.input_tokens"
+GEN_AI_USAGE_REASONING_OUTPUT_TOKENS: Final = "gen_ai.usage.reasoning.output_tokens"
+GEN_AI_USAGE_COST_AMOUNT: Final = "gen_ai.usage.cost.amount"
+GEN_AI_USAGE_COST_CURRENCY: Final = "gen_ai.usage.cost.currency"
+MCP_METHOD_NAME: Final = "mcp.method.name"
 ERROR_TYPE: Final = "error.type"
+EXCEPTION_EVENT: Final = "exception"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
 
 OPERATION_EXECUTE_TOOL: Final = "execute_tool"
 OPERATION_INVOKE_AGENT: Final = "invoke_agent"
 OPERATION_INVOKE_WORKFLOW: Final = "invoke_workflow"
 MODEL_OPERATIONS: Final = frozenset({"chat", "generate_content", "text_completion"})
+MCP_TOOLS_CALL: Final = "tools/call"
+
+# --- spans: older names of the same conventions, and those of single libraries that are still seen ---
+GEN_AI_SYSTEM: Final = "gen_ai.system"
+GEN_AI_USAGE_PROMPT_TOKENS: Final = "gen_ai.usage.prompt_tokens"
+GEN_AI_USAGE_COMPLETION_TOKENS: Final = "gen_ai.usage.completion_tokens"
+GEN_AI_USAGE_CACHE_READ_OLD: Final = "gen_ai.usage.cache_read_input_tokens"
+GEN_AI_USAGE_CACHE_READ_DETAIL: Final = "gen_ai.usage.details.cache_read_tokens"
+GEN_AI_USAGE_CACHE_CREATION: Final = "gen_ai.usage.cache_creation.input_tokens"
+GEN_AI_USAGE_CACHE_CREATION_OLD: Final = "gen_ai.usage.cache_creation_input_tokens"
+GEN_AI_USAGE_CACHE_WRITE_OLD: Final = "gen_ai.usage.cache_write_input_tokens"
+GEN_AI_USAGE_CACHE_WRITE_DETAIL: Final = "gen_ai.usage.details.cache_write_tokens"
+GEN_AI_USAGE_REASONING_OLD: Final = "gen_ai.usage.reasoning_tokens"
+GEN_AI_USAGE_REASONING_DETAIL: Final = "gen_ai.usage.details.reasoning_tokens"
+GEN_AI_USAGE_COST: Final = "gen_ai.usage.cost"
+GEN_AI_TOOL_STATUS: Final = "gen_ai.tool.status"
+GEN_AI_TOOL_MESSAGE_EVENT: Final = "gen_ai.tool.message"
+GEN_AI_CHOICE_EVENT: Final = "gen_ai.choice"
+EVENT_CONTENT: Final = "content"
+EVENT_MESSAGE: Final = "message"
+EVENT_ID: Final = "id"
+OPERATION_COST: Final = "operation.cost"
+
+ADK_TOOL_CALL_ARGS: Final = "gcp.vertex.agent.tool_call_args"
+ADK_TOOL_RESPONSE: Final = "gcp.vertex.agent.tool_response"
+
+# --- spans: OpenInference ---
+OPENINFERENCE_SPAN_KIND: Final = "openinference.span.kind"
+OPENINFERENCE_TOOL_NAME: Final = "tool.name"
+OPENINFERENCE_TOOL_CALL_ID: Final = "tool_call.id"
+OPENINFERENCE_AGENT_NAME: Final = "agent.name"
+OPENINFERENCE_INPUT: Final = "input.value"
+OPENINFERENCE_OUTPUT: Final = "output.value"
+OPENINFERENCE_MODEL: Final = "llm.model_name"
+OPENINFERENCE_PROVIDER: Final = "llm.provider"
+OPENINFERENCE_SYSTEM: Final = "llm.system"
+OPENINFERENCE_PROMPT_TOKENS: Final = "llm.token_count.prompt"
+OPENINFERENCE_COMPLETION_TOKENS: Final = "llm.token_count.completion"
+OPENINFERENCE_CACHE_READ: Final = "llm.token_count.prompt_details.cache_read"
+OPENINFERENCE_CACHE_WRITE: Final = "llm.token_count.prompt_details.cache_write"
+OPENINFERENCE_REASONING: Final = "llm.token_count.completion_details.reasoning"
+OPENINFERENCE_COST: Final = "llm.cost.total"
+SESSION_ID: Final = "session.id"
+
+# --- spans: OpenLLMetry (traceloop) ---
+TRACELOOP_SPAN_KIND: Final = "traceloop.span.kind"
+TRACELOOP_ENTITY_NAME: Final = "traceloop.entity.name"
+TRACELOOP_INPUT: Final = "traceloop.entity.input"
+TRACELOOP_OUTPUT: Final = "traceloop.entity.output"
+TRACELOOP_SESSION_ID: Final = "traceloop.association.properties.session_id"
+TRACELOOP_MODEL_NAME: Final = "traceloop.association.properties.ls_model_name"
+LLM_REQUEST_TYPE: Final = "llm.request.type"
 
 # --- spans: what the conventions lack ---
 RUN_ID: Final = "loopwatch.run.id"
@@ -144,11 +208,17 @@ TOOLS_REGISTERED: Final = Metric("loopwatch.tools.registered", "{tool}", "gauge"
 GUARD_ERRORS: Final = Metric(
     "loopwatch.guard.errors", "{error}", "counter", ("stage",), "Faults of the guard itself or of a callback."
 )
+EXPORT_ERRORS: Final = Metric(
+    "loopwatch.export.errors", "{error}", "counter", ("signal",), "Batches that an exporter of configure() lost."
+)
 SERIES_FOLDED: Final = Metric(
     "loopwatch.series.folded", "{series}", "counter", ("metric",), "Label sets that went into __other__."
 )
 UNTRACKED_TOOL_CALLS: Final = Metric(
     "loopwatch.untracked.tool_calls", "{call}", "counter", ("agent",), "Decorated calls outside any run: not guarded."
+)
+SPANS_EVICTED: Final = Metric(
+    "loopwatch.spans.evicted", "{span}", "counter", (), "Open spans and runs forgotten because too many were open."
 )
 BUILD_INFO: Final = Metric("loopwatch.build.info", "", "gauge", ("version", "mode"), "Always 1.")
 HEARTBEAT: Final = Metric("loopwatch.heartbeat", "s", "gauge", (), "Unix time of the last collection.")
@@ -157,6 +227,7 @@ METRICS: Final[tuple[Metric, ...]] = tuple(value for value in list(globals().val
 """Every metric, in the order above."""
 
 OUTCOMES: Final = ("ok", "error", "hinted", "refused", "cached")
+SIGNALS: Final = ("traces", "metrics")
 OTHER: Final = "__other__"
 UNKNOWN_AGENT: Final = "unknown"
 MAX_SERIES: Final = 1500

@@ -8,6 +8,8 @@ that span is annotated and no second one is opened.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as otel_context
@@ -17,11 +19,11 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from otel_loopwatch import semconv
 from otel_loopwatch.calls import StopReason
-from otel_loopwatch.errors import telemetry_guard
+from otel_loopwatch.errors import contain
 from otel_loopwatch.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
@@ -33,6 +35,8 @@ __all__ = [
     "end_run_span",
     "end_tool_span",
     "flush",
+    "host_run",
+    "report_blind_spend",
     "report_finding",
     "report_trip",
     "report_warning",
@@ -60,18 +64,63 @@ def flush(timeout_s: float = 5.0) -> bool:
     """Send what the global tracer and meter providers still hold: for worker hooks and short jobs, before ``os._exit``.
 
     Args:
-        timeout_s: Seconds each provider may take.
+        timeout_s: Seconds that it may take. The SDK does not keep to them, so it is waited for in threads of ours.
 
     Returns:
-        True where both said that all was sent (a provider that cannot flush has nothing to send).
+        True where both said in time that all was sent (a provider that cannot flush has nothing to send).
     """
+    deadline = time.monotonic() + timeout_s
+    flushes = [
+        _Flush(force_flush, timeout_s)
+        for provider in (trace.get_tracer_provider(), metrics_api.get_meter_provider())
+        if (force_flush := getattr(provider, "force_flush", None)) is not None
+    ]
     done = True
-    for provider in (trace.get_tracer_provider(), metrics_api.get_meter_provider()):
-        force_flush = getattr(provider, "force_flush", None)
-        if force_flush is not None:
-            with telemetry_guard("flush"):
-                done = force_flush(int(timeout_s * 1000)) is not False and done
+    for flush_ in flushes:
+        done = flush_.wait(deadline - time.monotonic()) and done
     return done
+
+
+class _Flush:
+    """One provider's ``force_flush``, under way."""
+
+    def __init__(self, force_flush: Callable[[int], object], timeout_s: float) -> None:
+        self._force_flush = force_flush
+        self._timeout_ms = int(timeout_s * 1000)
+        self._done = False
+        self._fault: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="loopwatch-flush", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            # The process is ending, and from Python 3.12 on no thread begins then.
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._done = self._force_flush(self._timeout_ms) is not False
+        except Exception as fault:  # noqa: BLE001 - said where it is waited for
+            self._fault = fault
+
+    def wait(self, timeout_s: float) -> bool:
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, timeout_s))
+        if self._fault is not None:
+            contain("flush", self._fault)
+        return self._done
+
+
+def host_run(span: Span, run: Run) -> None:
+    """Let the span of another library stand for *run*: it gets its id, and what happens to it is noted there."""
+    run.host_span = span
+    # On the span of a tool the id says that we have annotated it.
+    if span.is_recording() and not _is_a_tool(span):
+        span.set_attribute(semconv.RUN_ID, run.run_id)
+
+
+def _is_a_tool(span: Span) -> bool:
+    attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
+    return attributes.get(semconv.GEN_AI_OPERATION_NAME) == semconv.OPERATION_EXECUTE_TOOL
 
 
 def start_run_span(run: Run, context: Context | None = None) -> Span:
@@ -193,6 +242,9 @@ def report_trip(run: Run, trip: Trip) -> None:
     if trip.finding is not None:
         attributes |= _finding_attributes(trip.finding)
     _event(run, semconv.EVENT_RUN_ABORTED, attributes)
+    if run.host_span is not None and run.host_span.is_recording():
+        # A span of our own gets it at its end; the end of this one is too late.
+        run.host_span.set_attribute(semconv.STOP_REASON, trip.stop_reason.value)
     _log(run, f"run aborted: {trip.stop_reason.value}", attributes)
 
 
@@ -203,9 +255,21 @@ def report_warning(run: Run, breach: Breach, share: float) -> None:
     _log(run, f"budget {breach.budget!r}: {share:.0%} used", attributes)
 
 
+def report_blind_spend(run: Run, message: str, model: str | None) -> None:
+    """Say in the log that a limit of *run* cannot see what a model call used or cost.
+
+    Args:
+        run: The run that owns the limit.
+        message: What happened, and what is done about it.
+        model: Name of the model, where it is known.
+    """
+    _log(run, message, {} if model is None else {semconv.GEN_AI_REQUEST_MODEL: model})
+
+
 def _event(run: Run, name: str, attributes: dict[str, Any]) -> None:
-    if run.span is not None and run.span.is_recording():
-        run.span.add_event(name, attributes)
+    span = run.span or run.host_span
+    if span is not None and span.is_recording():
+        span.add_event(name, attributes)
 
 
 def _log(run: Run, message: str, attributes: dict[str, Any]) -> None:

@@ -150,11 +150,12 @@ def test_d1_without_an_estimate_the_overshoot_is_what_was_in_flight() -> None:
 
 
 def test_d2_an_unknown_price_does_not_pass_for_none_under_a_budget(seen: Captured) -> None:
-    with lw.watch_run("agent", policy=lw.Policy(budgets=lw.Budgets(max_spend_usd=1))) as run:
+    with lw.watch_run("agent", policy=lw.Policy(budgets=lw.Budgets(max_spend_usd=1)), on_abort="return") as run:
         for _ in range(10):
-            run.record_usage(model="nobody-sells-this", input_tokens=10**6)
+            run.record_usage(model="claude-opus-4.1x", input_tokens=10_000)
+    assert run.outcome.stop_reason == "spend_budget", "by an estimate: a limit that silently does not hold is worse"
     assert not run.outcome.spend_complete
-    assert seen.value("loopwatch.usage.unpriced", model="nobody-sells-this") == 10
+    assert seen.value("loopwatch.usage.unpriced", model="claude-opus-4.1x") == 7
 
 
 def test_d9_spend_is_there_to_be_alerted_on_without_any_budget(seen: Captured) -> None:
@@ -182,12 +183,13 @@ def test_d9_spend_is_there_to_be_alerted_on_without_any_budget(seen: Captured) -
             110,
             0,
         ),
-        ({"gen_ai__usage__prompt_tokens": 100, "gen_ai__usage__completion_tokens": 10}, 0, 1),
-        ({"llm__token_count__prompt": 100, "llm__token_count__completion": 10}, 0, 1),
+        ({"gen_ai__usage__prompt_tokens": 100, "gen_ai__usage__completion_tokens": 10}, 110, 0),
+        ({"llm__token_count__prompt": 100, "llm__token_count__completion": 10}, 110, 0),
+        ({"some__tokens": 100}, 0, 1),
     ],
-    ids=["new", "both", "old", "OpenInference"],
+    ids=["new", "both", "old", "OpenInference", "unknown"],
 )
-def test_d10_names_that_are_not_read_count_as_missing_usage_and_none_counts_twice(
+def test_d10_old_and_new_names_count_once_and_unknown_ones_as_missing_usage(
     tracer: Tracer, names: dict[str, int], tokens: int, missing: int
 ) -> None:
     with lw.watch_run("agent") as run:

@@ -101,9 +101,9 @@ def test_the_runaway_agent_asks_something_new_each_time():
     assert len(set(asked)) == len(asked)
 
 
-def test_a_model_without_a_price_leaves_the_steps_to_stop_the_runaway_agent():
+def test_a_model_without_a_price_is_stopped_by_what_it_is_taken_to_cost():
     report = work(replace(BY_NAME["runaway"], model_name="no-such-model-1"))
-    assert report.outcome.stop_reason == "step_budget"
+    assert report.outcome.stop_reason == "spend_budget"
     assert not report.outcome.spend_complete
 
 

@@ -13,6 +13,7 @@ import otel_loopwatch as lw
 from otel_loopwatch import errors
 from otel_loopwatch.calls import RunOutcome, StopReason
 from otel_loopwatch.errors import Unwind, report_fault, telemetry_guard, warn_once
+from otel_loopwatch.launch.command import CommandError
 
 
 class TwoArguments(Exception):
@@ -46,6 +47,7 @@ ERRORS = [
     ),
     lw.ToolDenied("x", tool_name="t"),
     lw.ToolHint("[loop-detected] x", tool_name="t", repeats=3),
+    CommandError("there is no program x", 127),
     lw.PolicyError("must be 1", key="budgets.max_steps", file="p.yaml", line=3),
 ]
 

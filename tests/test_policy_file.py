@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from decimal import Decimal
@@ -16,6 +17,7 @@ from otel_loopwatch import policy_file
 from otel_loopwatch.errors import PolicyError
 from otel_loopwatch.policy import PRESETS, Budgets, LoopRules, Policy, Retry, ToolRules
 from otel_loopwatch.policy_file import from_env, json_schema, load, loads
+from otel_loopwatch.prices import ModelPrice
 
 # The third seed's "Config segura por defecto", word for word.
 SEED = """\
@@ -134,7 +136,61 @@ def test_the_grammar_has_every_field_of_the_policy():
     assert len(keys(policy_file.RetriesSection)) == len(fields[Retry])
     in_tools = {"tools": "per_tool", "default_tool": "default"}
     top, tools = keys(policy_file.PolicySection), keys(policy_file.ToolsSection)
-    assert {name for name in fields[Policy] if name not in top and in_tools.get(name, name) not in tools} == set()
+    missing = {name for name in fields[Policy] if name not in top and in_tools.get(name, name) not in tools}
+    assert missing == {"price_of"}, "a function has no place in a file"
+    assert keys(policy_file.PriceSection) == set(ModelPrice.__dataclass_fields__)
+
+
+PRICES = """
+budgets: {max_spend_usd: 2, on_unpriced: stop}
+prices:
+  my-model: {input_usd_per_mtok: 0.1, output_usd_per_mtok: 2, cached_input_usd_per_mtok: 0}
+  "local/*": {input_usd_per_mtok: 0, output_usd_per_mtok: 0}
+"""
+
+
+def test_prices_and_what_is_done_without_one():
+    policy = loads(PRICES)
+    assert policy.budgets.on_unpriced == "stop"
+    assert policy.prices == {
+        "my-model": ModelPrice(
+            input_usd_per_mtok=Decimal("0.1"), output_usd_per_mtok=Decimal(2), cached_input_usd_per_mtok=Decimal(0)
+        ),
+        "local/*": ModelPrice(input_usd_per_mtok=0, output_usd_per_mtok=0),
+    }
+    toml = "[prices.my-model]\ninput_usd_per_mtok = 0.1\noutput_usd_per_mtok = 2\ncached_input_usd_per_mtok = 0\n"
+    assert loads(toml, format="toml").prices["my-model"] == policy.prices["my-model"]
+
+
+@pytest.mark.parametrize(
+    "text, key, says",
+    [
+        ("prices:\n  m: {input_usd_per_mtok: 1}", "prices.m.output_usd_per_mtok", "is missing"),
+        ("prices:\n  m: {input_usd_per_mtok: -1, output_usd_per_mtok: 1}", "prices.m.input_usd_per_mtok", "at least 0"),
+        ("prices:\n  m: {input_usd_per_mtok: .nan, output_usd_per_mtok: 1}", "prices.m.input_usd_per_mtok", "finite"),
+        ("prices:\n  m: {input_usd_per_mtok: 1e30, output_usd_per_mtok: 1}", "prices.m.input_usd_per_mtok", "below"),
+        ("prices:\n  m: {input_usd_per_mtok: true, output_usd_per_mtok: 1}", "prices.m.input_usd_per_mtok", "a number"),
+        (
+            "prices:\n  m: {input: 1}",
+            "prices.m.input",
+            "unknown key; allowed here: input_usd_per_mtok, output_usd_per_mtok",
+        ),
+        (
+            "prices:\n  m:\n    input_usd: 1\n    output_usd_per_mtok: 1",
+            "prices.m.input_usd",
+            "(did you mean input_usd_per_mtok?)",
+        ),
+        ("prices:\n  m: 3", "prices.m", "must be a mapping"),
+        ("prices:\n  [m]", "prices", "must be a mapping"),
+        ("budgets:\n  on_unpriced: refuse", "budgets.on_unpriced", "'warn', 'estimate' or 'stop'"),
+        ("budgets:\n  max_spend_usd: 1e300", "budgets.max_spend_usd", "below"),
+    ],
+)
+def test_a_wrong_price_is_named_with_its_line(text, key, says):
+    with pytest.raises(PolicyError, match=re.escape(says)) as caught:
+        loads(text, file="p.yaml")
+    assert (caught.value.key, caught.value.file) == (key, "p.yaml")
+    assert caught.value.line == (3 if "input_usd:" in text else 1 if key == "prices" else 2)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "# nothing yet\n", "---\n", "{}", "null"])

@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.trace import NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags
 
 import otel_loopwatch as lw
-from otel_loopwatch import ambient, metrics, semconv, telemetry, testing
+from otel_loopwatch import ambient, metrics, open_spans, semconv, telemetry, testing
 from otel_loopwatch.calls import RunOutcome
 from otel_loopwatch.processor import LoopwatchSpanProcessor, attach
 from otel_loopwatch.testing import FakeClock
@@ -273,7 +273,7 @@ def test_a_span_that_began_before_the_processor_ends_its_run(ended):
 
 
 def test_open_spans_and_runs_are_bounded(monkeypatch, ended):
-    monkeypatch.setattr(ambient, "MAX_OPEN", 50)
+    monkeypatch.setattr(open_spans, "MAX_OPEN", 50)
     tracer = guarded(lw.Policy(mode="observe"))
     search = search_tool()
     long = tracer.start_span("long")
@@ -543,7 +543,7 @@ def test_foreign_errors_of_the_infrastructure_are_no_streak(error_type):
     assert run.outcome.stop_reason == "completed"
 
 
-@pytest.mark.parametrize("arguments", ['{"q": "x"}', "{broken", "[1, 2]", '"text"', ["a", "b"]])
+@pytest.mark.parametrize("arguments", ['{"q": "x"}', "{broken}", "[1, 2]", '"text"', ["a", "b"]])
 def test_arguments_of_any_form_are_hashed(arguments):
     tracer = guarded(lw.Policy(loops=lw.LoopRules(max_repeats=1, action="abort")))
     with lw.watch_run(on_abort="return") as run:

@@ -78,7 +78,7 @@ def presets_table() -> list[str]:
         limits = [
             f"{item.name} {value:g}" if isinstance(value, float) else f"{item.name} {value}"
             for item in fields(Budgets)
-            if (value := getattr(policy.budgets, item.name)) is not None and item.name != "warn_at"
+            if (value := getattr(policy.budgets, item.name)) is not None and item.name not in ("warn_at", "on_unpriced")
         ]
         rows.append(
             f"| `{name}` | {policy.loops.max_repeats} | {policy.loops.action} | {', '.join(limits) or 'none'} |"

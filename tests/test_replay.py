@@ -410,3 +410,10 @@ def test_scores_without_an_action_have_a_dash(tmp_path):
     report = replay([runs], labels=labels)
     assert report.scores()["first_action"].recall is None
     assert printed(report).count(" - ") >= 2
+
+
+@pytest.mark.parametrize("on_unpriced", ["warn", "estimate", "stop"])
+def test_tokens_of_a_model_that_no_recording_names_cost_nothing(on_unpriced):
+    limited = Policy(budgets=Budgets(max_spend_usd=1, on_unpriced=on_unpriced))
+    calls = [{"args": {"q": str(number)}, "result": f"answer {number}"} for number in range(9)]
+    assert play(recorded(calls, tokens=10**6), limited).abort is None

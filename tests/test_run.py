@@ -625,3 +625,10 @@ def test_a_run_says_what_it_is() -> None:
     run = Run("support", run_id="r1", silent=True)
     assert repr(run) == "<Run r1 of 'support'>"
     run.close()
+
+
+def test_progress_is_a_sign_of_life():
+    with FakeClock() as clock, lw.watch_run() as run:
+        clock.advance(100)
+        run.progress("a new page")
+        assert run.last_active_at == clock()

@@ -102,7 +102,7 @@ AGENTS: tuple[Agent, ...] = (
         task="Write a complete survey of sleep and memory.",
         model=runaway,
         model_name="claude-sonnet-4-5",
-        # The steps hold where no price is known.
+        # The steps hold whatever the model costs.
         policy=lw.Policy(budgets=lw.Budgets(max_spend_usd=Decimal("0.15"), max_steps=60)),
     ),
     Agent(name="poller", task="Export the orders of the month.", model=poller, model_name="gemini-2.5-flash"),

@@ -7,6 +7,7 @@ import threading
 import weakref
 from decimal import Decimal
 
+from otel_loopwatch.amounts import EXACT
 from otel_loopwatch.calls import Settled, ToolCall, Trip, Usage, Used
 from otel_loopwatch.history import History
 from otel_loopwatch.ledger import RunLedger
@@ -68,20 +69,22 @@ class MemoryRun:
         """See :meth:`otel_loopwatch.ledger.RunLedger.release`."""
         with self._lock:
             if self._state.release(call, hinted):
-                self._add(-1, held=-(call.cost_usd or ZERO))
+                self._add(-1, held=(call.cost_usd or ZERO).copy_negate())
 
     def settle(self, call: ToolCall, settled: Settled) -> tuple[Used, ...]:
         """See :meth:`otel_loopwatch.ledger.RunLedger.settle`."""
         with self._lock:
             if self._state.settle(call, settled) and call.cost_usd is not None:
-                return self._add(spend=call.cost_usd, held=-call.cost_usd)
+                return self._add(spend=call.cost_usd, held=call.cost_usd.copy_negate())
             return (self._now,) if self._parent is None else self._read()
 
     # --- usage ----------------------------------------------------------------------------------------------------
 
     def charge(self, usage: Usage, *, held: Decimal = ZERO) -> tuple[Used, ...]:
         """See :meth:`otel_loopwatch.ledger.RunLedger.charge`."""
-        return self._add(tokens=usage.input_tokens + usage.output_tokens, spend=usage.cost_usd or ZERO, held=-held)
+        return self._add(
+            tokens=usage.input_tokens + usage.output_tokens, spend=usage.cost_usd or ZERO, held=held.copy_negate()
+        )
 
     def hold(self, usd: Decimal) -> tuple[Used, ...]:
         """See :meth:`otel_loopwatch.ledger.RunLedger.hold`."""
@@ -113,8 +116,9 @@ class MemoryRun:
                     was.steps + steps,
                     was.tool_calls + tool_calls,
                     was.tokens + tokens,
-                    was.spend_usd + spend if spend else was.spend_usd,
-                    was.held_usd + held if held else was.held_usd,
+                    # Not +, which rounds to what the application's decimal context says.
+                    EXACT.add(was.spend_usd, spend) if spend else was.spend_usd,
+                    EXACT.add(was.held_usd, held) if held else was.held_usd,
                 ),
             )
             parent = self._parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,6 +83,8 @@ def play(recorded: RecordedRun, policy: Policy) -> Played:
     A call that is answered with a hint is not made, as in a live run: its recorded result is left out.
     """
     clock = _Clock()
+    # A recording names no model: of an estimate nothing could be learnt, and "stop" would end every run.
+    policy = replace(policy, budgets=replace(policy.budgets, on_unpriced="warn"))
     run = Run(recorded.source, policy=policy, run_id=recorded.run_id, clock=clock, silent=True)
     rules: dict[str, Rules] = {}
     first: Acted | None = None
