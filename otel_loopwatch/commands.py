@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
+from otel_loopwatch import export_command
 from otel_loopwatch.errors import LoopwatchError
 from otel_loopwatch.policy import ENVIRONMENT_VARIABLE, PRESETS, Policy, Retry, operators_policy
 from otel_loopwatch.version import __version__
@@ -52,6 +53,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(export_command.app, name="export")
 
 
 def _version(wanted: bool) -> None:  # noqa: FBT001 - the shape of a typer callback

@@ -1,0 +1,1 @@
+"""The Grafana dashboards: written with grafanalib here, generated into ``generated/`` by ``build.py``."""
