@@ -39,7 +39,7 @@ lint: $(READY)  ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-stack: $(READY)  ## the real collector, Prometheus and Alertmanager in .stack/bin; built by Go, the first time
+stack: $(READY)  ## the real collector, Prometheus, Alertmanager (built by Go) and Redis in .stack/bin; minutes, once
 	@$(BIN)/python .ci/stack
 
 stack-up: $(READY)  ## run them on 127.0.0.1 with the demo agents, until Ctrl-C
