@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from otel_loopwatch import semconv
+from otel_loopwatch import dialects, semconv
 from otel_loopwatch.policy import PRESETS, Budgets, LoopRules, Policy
 from otel_loopwatch.policy_file import loads
 
@@ -115,3 +115,43 @@ def test_the_tables_are_those_of_the_code():
             text = head + begin + written + end + tail
             README.write_text(text)
         assert written.splitlines() == table
+
+
+def names_table() -> list[str]:
+    """The names by which other libraries' spans are read."""
+    facts = {
+        "kind of the span": tuple(dialects.KINDS),
+        "tool": dialects.TOOL_NAME,
+        "arguments": dialects.ARGUMENTS,
+        "result": dialects.RESULT,
+        "id of the call": dialects.CALL_ID,
+        "agent": dialects.AGENT_NAME,
+        "conversation": dialects.CONVERSATION,
+        "model": dialects.MODEL,
+        "provider": dialects.PROVIDER,
+        "cost in USD": dialects.COST,
+    }
+    for fact, field in (
+        ("input tokens", "input"),
+        ("output tokens", "output"),
+        ("tokens read from a cache", "cache_read"),
+        ("tokens written to a cache", "cache_write"),
+        ("reasoning tokens", "reasoning"),
+    ):
+        facts[fact] = tuple(name for family in dialects.TOKENS for name in getattr(family, field))
+    return ["| fact | attributes |", "|---|---|"] + [
+        f"| {fact} | {', '.join(f'`{name}`' for name in names)} |" for fact, names in facts.items()
+    ]
+
+
+def test_d10_the_documented_names_are_those_that_are_read():
+    page = ROOT / "docs" / "spans.md"
+    begin, end = "<!-- names -->\n", "\n<!-- /names -->"
+    head, found, rest = page.read_text().partition(begin)
+    written, ended, tail = rest.partition(end)
+    assert found
+    assert ended
+    if os.environ.get("LOOPWATCH_WRITE_README"):
+        written = "\n".join(names_table())
+        page.write_text(head + begin + written + end + tail)
+    assert written.splitlines() == names_table()
