@@ -13,12 +13,17 @@ for name in [name for name in os.environ if name.startswith(("LOOPWATCH_", "OTEL
 # The guard hides no fault of its own from its tests.
 os.environ["LOOPWATCH_STRICT"] = "1"
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from otel_loopwatch import clock, telemetry, testing
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what it runs in the background so, and programs under test would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ON_CI = os.environ.get("CI", "").lower() in ("1", "true")
 

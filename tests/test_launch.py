@@ -472,8 +472,9 @@ import sys, time
 with tracer.start_as_current_span("invoke_agent bob", attributes={"gen_ai.operation.name": "invoke_agent"}):
     what = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "t", "gen_ai.tool.call.arguments": "{}"}
     with tracer.start_as_current_span("execute_tool t", attributes=what): pass
-    print("ready", flush=True)
-    try: time.sleep(40)
+    try:
+        print("ready", flush=True)
+        time.sleep(40)
     except KeyboardInterrupt: sys.exit("interrupted")
 """
 
