@@ -29,7 +29,6 @@ DATA_SOURCES = yaml.safe_load((STACK / "grafana/provisioning/datasources/loopwat
 UNASKED = {
     "demo": "ends, and is started again, where something is wrong",
     "collector": "its image has no program that could ask",
-    "traces": "its image has no program that could ask",
 }
 """Services without a health check, and why."""
 
@@ -125,6 +124,25 @@ def test_who_is_told(has_programs, labels, receiver):
     amtool = str(local_stack.programs()["amtool"])
     command = [amtool, "config", "routes", "test", f"--config.file={STACK / 'alertmanager.yml'}", *labels]
     assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == receiver
+
+
+def test_each_inhibition_silences_an_alert_that_there_is():
+    groups = yaml.safe_load((ROOT / "alerts" / "loopwatch.rules.yml").read_text())["groups"]
+    labels = [
+        rule["labels"] | {"alertname": rule["alert"]} for group in groups for rule in group["rules"] if "alert" in rule
+    ]
+
+    def matched(matchers: list[str]) -> list[dict[str, str]]:
+        asked = [re.fullmatch(r'(\w+)=~?"(.*)"', matcher).groups() for matcher in matchers]
+        return [each for each in labels if all(re.fullmatch(value, each[name]) for name, value in asked)]
+
+    for rule in yaml.safe_load((STACK / "alertmanager.yml").read_text())["inhibit_rules"]:
+        # Job and agent are those of the series; the others an alert has from its rule.
+        equal = [name for name in rule["equal"] if name not in {"job", "agent"}]
+        sources = {tuple(each[name] for name in equal) for each in matched(rule["source_matchers"])}
+        targets = {tuple(each[name] for name in equal) for each in matched(rule["target_matchers"])}
+        assert sources
+        assert sources <= targets
 
 
 def test_the_collector_accepts_its_file(has_programs):
