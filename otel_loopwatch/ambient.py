@@ -197,9 +197,10 @@ def run_of(span: OpenSpan) -> Run | None:
 
 def _run_of(root: Root) -> Run | None:
     run = root.run
-    if run is not None:
-        with _table.lock:
-            _table.touch(root)
+    if run is not None or root.ended:
+        if not root.ended:
+            with _table.lock:
+                _table.touch(root)
         return run
     guard = _guard()
     if root.run is None and guard is not None:
@@ -341,6 +342,7 @@ def end_run(span: OpenSpan, stop_reason: StopReason) -> None:
         with _table.lock:
             run = _table.forget(span.root)
             span.root.span = None
+            span.root.run, span.root.ended = run, True
         if run is not None:
             run.close(stop_reason)
 

@@ -41,6 +41,9 @@ class Page:
     def __init__(self, host: str, port: int) -> None:
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= 65535:
             raise LoopwatchError(f"prometheus_port must be a TCP port, 0 to 65535, not {port!r}")
+        if not host or not isinstance(host, str):
+            # To a socket, "" is every address; a variable that is not set is no wish for that.
+            raise LoopwatchError(f"prometheus_host must be an address, such as 127.0.0.1 or 0.0.0.0, not {host!r}")
         registry = CollectorRegistry()
         registry.register(prometheus_collector())
 

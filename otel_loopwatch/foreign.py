@@ -61,6 +61,9 @@ __all__ = [
     "usage",
 ]
 
+NO_COUNT: Final = -1
+"""In place of a number of tokens that is none: whoever charges it takes it as 0, and the spend as incomplete."""
+
 DEFAULT_AGENT: Final = "agent"
 """The agent of a run whose spans name none."""
 
@@ -200,19 +203,18 @@ def usage(attributes: Attributes) -> Usage | None:
     two that is larger than the whole gives it away), they are added.
     """
     for names in TOKENS:
-        read, written = (token_count(first(attributes, either)) for either in (names.input, names.output))
-        if read is None and written is None:
+        if all(token_count(first(attributes, either)) is None for either in (names.input, names.output)):
             continue
-        cached, stored, thought = (
-            token_count(first(attributes, part)) or 0 for part in (names.cache_read, names.cache_write, names.reasoning)
-        )
-        read, written = read or 0, written or 0
-        if cached + stored > read:
-            read += cached + stored
+        counts = [_counted(attributes, each) for each in names]
+        read, written, cached, stored, thought = counts
+        if NO_COUNT not in counts:
+            if cached + stored > read:
+                read += cached + stored
+            written = max(written, thought)
         return Usage(
             model(attributes),
             read,
-            max(written, thought),
+            written,
             cached,
             _cost(attributes),
             cache_write_input_tokens=stored,
@@ -220,6 +222,12 @@ def usage(attributes: Attributes) -> Usage | None:
         )
     cost = _cost(attributes)
     return None if cost is None else Usage(model(attributes), cost_usd=cost)
+
+
+def _counted(attributes: Attributes, names: tuple[str, ...]) -> int:
+    said = first(attributes, names)
+    count = token_count(said)
+    return (0 if said is None else NO_COUNT) if count is None else count
 
 
 def _cost(attributes: Attributes) -> Decimal | None:

@@ -81,8 +81,10 @@ class OpenSpans:
             return latest
         alike = [other for other in self.fresh if other.ended is None and other.subject == opened.subject]
         self.fresh.append(opened)
-        # With a second run of the agent under way, it would be a guess.
-        return alike[0] if len(alike) == 1 and alike[0].latest is None else None
+        # With a second run of the agent under way, it would be a guess; and any other library makes its span current.
+        if len(alike) != 1 or alike[0].latest is not None or BY_CALLBACK.isdisjoint((opened.scope, alike[0].scope)):
+            return None
+        return alike[0]
 
     def host(self, opened: OpenSpan, latest: OpenSpan | None) -> OpenSpan | None:
         """The root of a library whose spans are never current, inside of which *opened* begins a trace of its own.
@@ -91,14 +93,9 @@ class OpenSpans:
             opened: A local root that begins.
             latest: The one that began last in this context, if it is open.
         """
-        if opened.scope in BY_CALLBACK:
+        if opened.scope in BY_CALLBACK or latest is None:
             return None
-        if latest is not None:
-            return latest if latest.key in self.by_callback else None
-        # In another context (of an asynchronous callback): for a model call, if there is but one that can have made it.
-        if opened.kind == "model" and len(self.by_callback) == 1:
-            return next(iter(self.by_callback.values()))
-        return None
+        return latest if latest.key in self.by_callback else None
 
     def touch(self, root: Root) -> None:
         """Note that *root* is in use, and put it (back) where it is found."""

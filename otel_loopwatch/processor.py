@@ -29,6 +29,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from otel_loopwatch import ambient, budgets, claims, context, foreign, metrics, semconv, telemetry
 from otel_loopwatch.calls import StopReason, Used
 from otel_loopwatch.errors import LoopwatchError, PolicyError, RunAborted, contain, is_disabled, telemetry_guard
+from otel_loopwatch.model_names import bare
 from otel_loopwatch.policy import Policy, Rules, operators_policy, policy_of
 from otel_loopwatch.pricing import load_prices
 from otel_loopwatch.refusal import error_for
@@ -211,6 +212,8 @@ class LoopwatchSpanProcessor(SpanProcessor):
             if not opened.ours:
                 self._count(opened, span)
         finally:
+            # The span is remembered for its twin; the arguments and results that it was shown are not.
+            opened.inner = None
             if opened.is_root:
                 ambient.end_run(opened, _stop_reason(span))
 
@@ -259,6 +262,7 @@ class LoopwatchSpanProcessor(SpanProcessor):
                 outer.inner = call.after(outer.inner)
                 return
         opened.call_id = call.call_id
+        opened.says = call.argument_hashes()
         if not ambient.counted_by_twin(opened, run):
             opened.counted = True
             self._judge(opened, call, run)
@@ -329,6 +333,9 @@ def _count_usage(opened: OpenSpan, kind: Kind, span: ReadableSpan, attributes: M
         return
     usage = foreign.usage(attributes)
     opened.response_id = foreign.response_id(attributes)
+    model = foreign.model(attributes)
+    if model is not None:
+        opened.says = {"model": hash(bare(model))}
     if usage is not None:
         opened.tokens = (usage.input_tokens, usage.output_tokens)
     if kind == "model":
@@ -361,14 +368,34 @@ def _miss_usage(opened: OpenSpan, run: Run, model: str | None, *, failed: bool) 
         run.usage_missing(model)
 
 
-_attached: weakref.WeakKeyDictionary[TracerProvider, LoopwatchSpanProcessor] = weakref.WeakKeyDictionary()
+class _Place(SpanProcessor):
+    """The place of a processor on a provider, which gives none back: once it is shut down, the next one takes it."""
+
+    def __init__(self) -> None:
+        self.taken_by: LoopwatchSpanProcessor | None = None
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if self.taken_by is not None:
+            self.taken_by.on_start(span, parent_context)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self.taken_by is not None:
+            self.taken_by.on_end(span)
+
+    def shutdown(self) -> None:
+        if self.taken_by is not None:
+            self.taken_by.shutdown()
+
+
+_places: weakref.WeakKeyDictionary[TracerProvider, _Place] = weakref.WeakKeyDictionary()
 _attaching = threading.Lock()
 
 
 def attached_to(provider: object) -> LoopwatchSpanProcessor | None:
     """The live processor that :func:`attach` has added to *provider*, if there is one."""
-    known = _attached.get(provider) if hasattr(provider, "add_span_processor") else None  # type: ignore[call-overload]
-    return known if known is not None and known.is_active else None
+    place = _places.get(provider) if hasattr(provider, "add_span_processor") else None  # type: ignore[call-overload]
+    processor = None if place is None else place.taken_by
+    return processor if processor is not None and processor.is_active else None
 
 
 def attach(
@@ -402,6 +429,9 @@ def attach(
         if known is not None:
             return known
         processor = LoopwatchSpanProcessor(policy=policy, raise_on_start=raise_on_start, idle_limit_s=idle_limit_s)
-        add(processor)
-        _attached[provider] = processor
+        place = _places.get(provider)
+        if place is None:
+            place = _places[provider] = _Place()
+            add(place)
+        place.taken_by = processor
     return processor

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "ShownCall", "settled", "shown_call", "tool_call"]
 
-MAX_ERROR_TYPE: Final = 100
-"""Characters kept of an ``error.type``, which should be a class or a code."""
+_ERROR_TYPE: Final = re.compile(r"[\w.:<>$\[\]/-]{1,100}")
+"""What an ``error.type`` should be: a class or a code. Anything else may be the error's text, which is not told."""
 
 _CLOSING: Final = {"{": "}", "[": "]"}
 
@@ -75,6 +76,13 @@ class ShownCall(NamedTuple):
     result: Any
     call_id: str | None
     failure: Failure | None
+
+    def argument_hashes(self) -> dict[str, int]:
+        """A hash of the value of each argument, by name, where they are shown by name."""
+        shown = _arguments(self.arguments)
+        if shown is None or shown.keys() == {"arguments"}:
+            return {}
+        return {name: hash(str(value)) for name, value in shown.items() if isinstance(name, str)}
 
     def after(self, earlier: ShownCall | None) -> ShownCall:
         """This, the later of two attempts at one call, with what it does not show taken from the *earlier* one."""
@@ -244,7 +252,10 @@ def _failure(span: ReadableSpan, attributes: Attributes) -> Failure | None:
             said = event.attributes or {}
             name = name or said.get(semconv.EXCEPTION_TYPE)
             message = str(said.get(semconv.EXCEPTION_MESSAGE) or message)
-    return _failed_with(str(name or "error")[:MAX_ERROR_TYPE], message)
+    error_type = str(name or "error")
+    if _ERROR_TYPE.fullmatch(error_type):
+        return _failed_with(error_type, message)
+    return _failed_with("error", f"{error_type} {message}")
 
 
 def _failed_with(name: str, message: str) -> Failure:

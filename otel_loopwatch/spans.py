@@ -28,17 +28,19 @@ class Root:
         agent: The agent's name, where the span says it.
         is_agent: True for an ``invoke_agent`` or ``invoke_workflow`` span: those inside of it belong to its run.
         span: The span itself, while it is open, recorded and held elsewhere: what is found is noted there.
-        run: The run, once there is one.
+        run: The run, once there is one; it stays when the span has ended.
+        ended: True once the span has ended: what comes late is of that run, and begins no other.
         used_at: When it was last asked for, by the process's clock.
     """
 
-    __slots__ = ("agent", "is_agent", "key", "run", "span", "used_at")
+    __slots__ = ("agent", "ended", "is_agent", "key", "run", "span", "used_at")
 
     def __init__(self, key: Key, agent: str, *, is_agent: bool) -> None:
         self.key = key
         self.agent = agent
         self.is_agent = is_agent
         self.span: weakref.ref[Span] | None = None
+        self.ended = False
         self.run: Run | None = None
         self.used_at = 0.0
 
@@ -72,6 +74,7 @@ class OpenSpan:
         twin: The span of another library that shows the same call, or the same agent.
         call_id: The model's id of the call, for a tool span, where it is shown.
         response_id: The provider's id of the answer, for a model span, where it is shown.
+        says: What else it shows, as hashes: the values of a tool's arguments, by name; or the name of a model.
         tokens: Input and output tokens, for a model span, where they are shown.
     """
 
@@ -94,6 +97,7 @@ class OpenSpan:
         "parent",
         "response_id",
         "root",
+        "says",
         "scope",
         "step",
         "stepped",
@@ -130,6 +134,7 @@ class OpenSpan:
         self.twin: OpenSpan | None = None
         self.call_id: str | None = None
         self.response_id: str | None = None
+        self.says: dict[str, int] = {}
         self.tokens: tuple[int, int] | None = None
 
     @property

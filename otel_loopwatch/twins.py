@@ -93,6 +93,8 @@ class Twins:
 
 def _agree(one: OpenSpan, other: OpenSpan) -> bool:
     """True where nothing that both show differs."""
+    if any(one.says[name] != other.says[name] for name in one.says.keys() & other.says.keys()):
+        return False
     return all(
         mine is None or theirs is None or mine == theirs
         for mine, theirs in (

@@ -117,6 +117,12 @@ def test_what_is_no_port_is_refused(port):
         Page("127.0.0.1", port)
 
 
+@pytest.mark.parametrize("host", ["", None, b"127.0.0.1"])
+def test_what_is_no_address_does_not_show_the_page_to_everybody(host):
+    with pytest.raises(lw.LoopwatchError, match="prometheus_host must be an address"):
+        Page(host, 0)
+
+
 def test_it_listens_on_the_address_that_was_given_alone(page):
     assert page._server.socket.getsockname()[0] == "127.0.0.1"
 

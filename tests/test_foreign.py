@@ -225,6 +225,41 @@ def test_the_class_of_an_error_is_told_and_its_text_is_not():
     assert "hunter2" not in repr(run.outcome)
 
 
+@pytest.mark.parametrize("where", ["error.type", "exception.type"])
+def test_an_error_type_that_is_a_text_is_not_told(where):
+    text = "no user alice@corp.com with password hunter2"
+    shown = (
+        {"end": {"error.type": text}}
+        if where == "error.type"
+        else {"error": "", "events": [("exception", {"exception.type": text})]}
+    )
+    spans = Library(lw.Policy(loops=lw.LoopRules(max_error_streak=2, action="abort")))
+    with lw.watch_run(on_abort="return") as run:
+        for page in range(4):
+            start = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "read", "input.value": str(page)}
+            with spans.span("execute_tool read", start=start, **shown):
+                pass
+    (finding,) = run.outcome.findings
+    assert finding.error_class == "error"
+    assert "hunter2" not in repr(run.outcome)
+
+
+def test_what_a_span_inside_has_shown_is_not_kept_when_the_call_is_over():
+    spans = Library()
+    shown = {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "read",
+        "gen_ai.tool.call.arguments": "secret",
+    }
+    with spans.span("request"), spans.span("execute_tool read", "one", shown) as outer:
+        opened = ambient.find_span(outer.get_span_context())
+        with spans.span("execute_tool read", "other", shown):
+            pass
+        assert opened.inner is not None
+        outer.end()
+        assert opened.inner is None
+
+
 # --- agents and runs ---
 
 
@@ -1001,12 +1036,13 @@ def test_two_trees_of_spans_that_show_one_agent_are_one_run(pair, order, above, 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_where_callbacks_run_in_contexts_of_their_own_the_only_fresh_root_is_the_twin(fresh, ended):
     spans = Library()
+    callback = {**OI_AGENT, "scope": CALLBACK}
 
     def begin(shown):
         tracer = spans.provider.get_tracer(shown["scope"])
         return contextvars.copy_context().run(tracer.start_span, shown["name"], attributes=shown.get("start"))
 
-    roots = [begin(shown) for shown in ((OI_AGENT,) if fresh else (OI_AGENT, OI_AGENT))]
+    roots = [begin(shown) for shown in ((callback,) if fresh else (callback, callback))]
     roots.append(begin(OTEL_AGENT))
     for root in roots:
         with spans.span("execute_tool search", context=trace.set_span_in_context(root)):
@@ -1114,14 +1150,71 @@ def test_a_client_below_such_a_model_span_charges_once(ended):
     assert [(out.agent, out.steps, out.input_tokens) for out in ended] == [("researcher", 2, 200)]
 
 
-@pytest.mark.parametrize("open_roots", [1, 2])
-def test_from_another_context_a_client_joins_the_only_run_there_is(open_roots, ended):
+def test_f3_a_client_in_another_context_never_joins_a_run_by_a_guess(ended):
     spans = Library()
     with ExitStack() as stack:
-        for number in range(open_roots):
-            stack.enter_context(by_callback(spans, f"researcher {number}"))
-        contextvars.Context().run(lambda: stack.enter_context(spans.span(**OTEL_MODEL)))
-    assert [outcome.agent for outcome in ended] == (["researcher 0"] if open_roots == 1 else ["agent"])
+        stack.enter_context(by_callback(spans, "researcher"))
+        contextvars.Context().run(_shown_in_a_thread, spans, OTEL_MODEL)
+    assert [(outcome.agent, outcome.input_tokens) for outcome in ended] == [("agent", 100)]
+
+
+def _shown_in_a_thread(spans: Library, shown) -> None:
+    def show() -> None:
+        with spans.span(**shown):
+            pass
+
+    worker = threading.Thread(target=show)
+    worker.start()
+    worker.join()
+
+
+def test_f3_two_agents_of_two_libraries_and_one_name_at_the_same_time_never_mix(ended):
+    spans = Library()
+    roots = []
+
+    def begin(scope: str) -> None:
+        roots.append(spans.provider.get_tracer(scope).start_span("invoke_agent agent"))
+
+    for scope in ("one", "other"):
+        worker = threading.Thread(target=begin, args=(scope,))
+        worker.start()
+        worker.join()
+    for root, calls in zip(roots, (3, 5), strict=True):
+        for _ in range(calls):
+            with spans.span("execute_tool search", context=trace.set_span_in_context(root)):
+                pass
+        root.end()
+    assert [outcome.tool_calls for outcome in ended] == [3, 5]
+
+
+def test_a_call_that_ends_after_its_root_begins_no_other_run(ended):
+    spans = Library()
+    tracer = spans.provider.get_tracer("framework")
+    root = tracer.start_span("invoke_agent a")
+    below = trace.set_span_in_context(root)
+    late = [tracer.start_span("execute_tool search", below) for _ in range(2)]
+    late[0].end()
+    root.end()
+    late[1].end()
+    assert [outcome.tool_calls for outcome in ended] == [1]
+    assert lw.runs() == ()
+    # It ran: the live counter says so.
+    assert value(semconv.TOOL_CALLS, tool="search") == 2
+
+
+@pytest.mark.parametrize("differing", ["model", "arguments"])
+def test_two_libraries_that_show_different_things_at_the_same_time_are_counted_in_full(differing, ended):
+    spans = Library()
+    with spans.span("request"):
+        if differing == "model":
+            one = {**OTEL_MODEL, "end": {**OTEL_MODEL["end"], "gen_ai.request.model": "gpt-4o"}}
+            other = {**OI_MODEL, "end": {**OI_MODEL["end"], "llm.model_name": "gpt-5"}}
+            side_by_side(spans, one, other, "01")
+        else:
+            shown = TOOLS["genai-langchain"]
+            changed = {**shown["end"], "gen_ai.tool.call.arguments": json.dumps({"q": "ho"})}
+            side_by_side(spans, shown, {**shown, "scope": "another", "end": changed}, "01")
+    assert (ended[0].input_tokens, ended[0].tool_calls) == ((200, 0) if differing == "model" else (0, 2))
 
 
 def test_an_agent_of_another_library_inside_of_such_a_run_belongs_to_it(ended):

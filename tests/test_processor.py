@@ -8,6 +8,7 @@ import gc
 import json
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
@@ -696,6 +697,15 @@ def test_d3_numbers_that_are_none_are_not_charged(tokens, ended):
     assert [(out.input_tokens, out.spend_complete) for out in ended] == [(0, False)]
 
 
+@pytest.mark.parametrize("read, written", [("1000", 5), (-1, 5), (float("nan"), 5), (5, "many")])
+def test_d3_one_number_that_is_none_makes_the_spend_incomplete(read, written, ended):
+    tracer = guarded()
+    with tracer.start_as_current_span("request"), chat(tracer, read, written, "gpt-4o"):
+        pass
+    assert [(out.input_tokens + out.output_tokens, out.spend_complete) for out in ended] == [(5, False)]
+    assert value(semconv.USAGE_UNPRICED, model="gpt-4o") == 1
+
+
 def test_a_model_that_was_recorded_by_hand_is_not_charged_again_by_spans():
     tracer = guarded()
     with lw.watch_run() as run:
@@ -784,9 +794,28 @@ def test_f5_attach_takes_the_provider_that_is_there_once():
     provider = TracerProvider(shutdown_on_exit=False)
     first = attach(provider, policy=POLICY)
     assert attach(provider) is first
-    assert provider._active_span_processor._span_processors == (first,)
     first.shutdown()
     assert attach(provider) is not first
+    assert len(provider._active_span_processor._span_processors) == 1
+
+
+def test_f5_attached_again_after_a_shutdown_a_provider_holds_no_dead_processors(ended):
+    provider = TracerProvider(shutdown_on_exit=False)
+    processors = []
+    for _ in range(3):
+        processor = attach(provider, policy=POLICY)
+        processors.append(processor)
+        with provider.get_tracer("x").start_as_current_span("execute_tool search"):
+            pass
+        processor.shutdown()
+        with provider.get_tracer("x").start_as_current_span("execute_tool search"):
+            pass
+    assert len(set(map(id, processors))) == 3
+    assert [outcome.tool_calls for outcome in ended] == [1, 1, 1]
+    gone = weakref.ref(processors.pop(0))
+    del processor
+    gc.collect()
+    assert gone() is None
 
 
 def test_f5_attach_says_what_is_missing_where_there_is_no_provider(monkeypatch):
