@@ -5,6 +5,8 @@ Each line is a JSON object, and is answered by one:
 * ``{"do": "steady", "agent": "a", "calls": 3}``: from now on run after run of so many calls, ten a second; 0 ends it.
 * ``{"do": "run", "agent": "a", "calls": 3, "same": true}``: one run; its stop reason, calls and seconds come back. With
   ``same`` it makes the same call each time.
+* ``{"do": "begin", "agent": "a", "calls": 3}``: the same, and the run stays open. The next order, ``finish``, goes on
+  with it and ends it.
 * ``{"do": "counts"}``: runs and tool calls so far, by agent.
 
 At the end of stdin it ends as a program does, and its telemetry with it.
@@ -54,11 +56,20 @@ def read(path: str) -> str:
     return f"the text of {path} is what it was"
 
 
-def one_run(agent: str, count: int, *, same: bool = False) -> dict:
+def make_calls(agent: str, count: int, *, same: bool = False) -> None:
+    for number in range(count):
+        read("notes") if same else search(f"{agent} {number}")
+
+
+def one_run(agent: str, count: int, *, same: bool = False, stays_open: bool = False) -> dict:
     began = time.monotonic()
     with lw.watch_run(agent, on_abort="return") as run:
-        for number in range(count):
-            read("notes") if same else search(f"{agent} {number}")
+        make_calls(agent, count, same=same)
+        if stays_open:
+            print(json.dumps({}), flush=True)
+            order = json.loads(sys.stdin.readline())
+            began = time.monotonic()
+            make_calls(agent, order["calls"], same=order.get("same", False))
     runs[agent] += 1
     calls[agent] += run.outcome.tool_calls
     return {
@@ -84,7 +95,7 @@ def obey(order: dict) -> dict:
         return {}
     if order["do"] == "counts":
         return {"runs": runs, "calls": calls}
-    return one_run(order["agent"], order["calls"], same=order.get("same", False))
+    return one_run(order["agent"], order["calls"], same=order.get("same", False), stays_open=order["do"] == "begin")
 
 
 def main() -> None:

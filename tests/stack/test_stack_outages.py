@@ -40,6 +40,25 @@ def test_a_killed_collector_costs_no_call_and_no_count(stack, start_agents):
     assert stack.value(f'{RUNS}{{agent="outlived",stop_reason="loop_detected"}}') == 1
 
 
+def test_a_run_is_stopped_while_its_collector_is_away(stack, start_agents):
+    agents = start_agents("midway")
+    agents("begin", agent="midway", calls=2)
+    active = f'sum({semconv.RUNS_ACTIVE.prometheus}{{agent="midway"}})'
+    wait_until("the open run", lambda: stack.value(active) == 1)
+    stack.collector.kill()
+    try:
+        ended = agents("finish", calls=50, same=True)
+    finally:
+        stack.collector.start()
+        stack.collector.wait_ready()
+    assert ended["stop_reason"] == "loop_detected"
+    assert ended["tool_calls"] < 50
+    assert ended["took_s"] < 1
+    stopped = f'sum({RUNS}{{agent="midway",stop_reason="loop_detected"}})'
+    wait_until("its end", lambda: stack.value(stopped) == 1)
+    wait_until("no open run", lambda: stack.value(active) == 0)
+
+
 def test_spans_of_a_short_outage_come_later(stack, start_agents, span_store):
     agents = start_agents("gap")
     stack.collector.kill()
