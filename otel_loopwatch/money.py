@@ -1,4 +1,4 @@
-"""Money held for a call that is about to be made, and the amounts that may be counted."""
+"""Money held for a call that is about to be made."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from decimal import Decimal
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from otel_loopwatch.amounts import amount, token_count
-
 if TYPE_CHECKING:
     from otel_loopwatch.spending import Spending
 
-__all__ = ["Reservation", "amount", "take_reservation", "token_count"]
+__all__ = ["Reservation", "take_reservation"]
 
 _current: ContextVar[Reservation | None] = ContextVar("loopwatch_reservation", default=None)
 

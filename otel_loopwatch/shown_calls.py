@@ -28,7 +28,7 @@ from otel_loopwatch.dialects import (
     RESULT,
 )
 from otel_loopwatch.fingerprint import error_kind, error_text_digest, fingerprint, looks_like_write, result_digest
-from otel_loopwatch.fingerprint.failures import is_infra_text
+from otel_loopwatch.fingerprint.failures import is_infra_status, is_infra_text
 from otel_loopwatch.foreign import Attributes, failed, first, text, tool_name
 
 if TYPE_CHECKING:
@@ -156,6 +156,17 @@ def _value_limit() -> int:
     return -1
 
 
+def _object(recorded: Any, marks: tuple[str, ...]) -> dict[str, Any] | None:
+    """The JSON object that *recorded* is, looked for only where it has one of *marks* in it."""
+    if not isinstance(recorded, str) or not any(mark in recorded for mark in marks):
+        return None
+    try:
+        said = orjson.loads(recorded)
+    except orjson.JSONDecodeError:
+        return None
+    return said if isinstance(said, dict) else None
+
+
 def _inside(said: dict[str, Any], *path: str) -> dict[str, Any] | None:
     """The dictionary that is found in *said* on *path*, if there is one."""
     found: Any = said
@@ -166,13 +177,8 @@ def _inside(said: dict[str, Any], *path: str) -> dict[str, Any] | None:
 
 def _unpacked(arguments: Any) -> tuple[Any, str | None]:
     """Arguments without what a callback was told beside them (OpenLLMetry on LangChain), and the call's id of there."""
-    if not isinstance(arguments, str) or '"input_str"' not in arguments:
-        return arguments, None
-    try:
-        said = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return arguments, None
-    if not isinstance(said, dict) or not {"input_str", "inputs"} <= said.keys():
+    said = _object(arguments, ('"input_str"',))
+    if said is None or not {"input_str", "inputs"} <= said.keys():
         return arguments, None
     ident = (_inside(said, "kwargs") or {}).get("tool_call_id")
     return said["inputs"] or said["input_str"], ident if isinstance(ident, str) else None
@@ -188,13 +194,8 @@ class _Envelope(NamedTuple):
 
 def _envelope(result: Any) -> _Envelope | None:
     """The envelope that *result* is, if it is one."""
-    if not isinstance(result, str) or not any(mark in result for mark in ENVELOPES):
-        return None
-    try:
-        said = orjson.loads(result)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(said, dict):
+    said = _object(result, ENVELOPES)
+    if said is None:
         return None
     # LangChain: the message; under "data" as OpenInference writes it, under "output" as OpenLLMetry does.
     said = _inside(said, "output", "kwargs") or _inside(said, "output") or _inside(said, "data") or said
@@ -283,5 +284,5 @@ def settled(call: ShownCall, *, at: float) -> Settled:
 def _is_busy(error_type: str) -> bool:
     """True for the HTTP status of a failing or overloaded server, or its name (``rate_limit_error``)."""
     if error_type.isdecimal():
-        return int(error_type) in (408, 429) or 500 <= int(error_type) <= 599
+        return is_infra_status(int(error_type))
     return is_infra_text(error_type, error_type.replace("_", " "))

@@ -10,8 +10,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, cast
 
 from otel_loopwatch import budgets
+from otel_loopwatch.amounts import amount
 from otel_loopwatch.calls import Usage
-from otel_loopwatch.money import Reservation, amount, take_reservation
+from otel_loopwatch.money import Reservation, take_reservation
 
 if TYPE_CHECKING:
     from otel_loopwatch.charging import Charging

@@ -114,12 +114,16 @@ def host_run(span: Span, run: Run) -> None:
     """Let the span of another library stand for *run*: it gets its id, and what happens to it is noted there."""
     run.host_span = span
     # On the span of a tool the id says that we have annotated it.
-    if span.is_recording() and not _is_a_tool(span):
+    if span.is_recording() and not _is_a_tool(_said_by(span)):
         span.set_attribute(semconv.RUN_ID, run.run_id)
 
 
-def _is_a_tool(span: Span) -> bool:
-    attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
+def _said_by(span: Span) -> Mapping[str, Any]:
+    """The attributes of *span*; one that is not recorded has none."""
+    return getattr(span, "attributes", None) or {}
+
+
+def _is_a_tool(attributes: Mapping[str, Any]) -> bool:
     return attributes.get(semconv.GEN_AI_OPERATION_NAME) == semconv.OPERATION_EXECUTE_TOOL
 
 
@@ -202,9 +206,9 @@ def start_tool_span(run: Run | None, agent: str, call: ToolCall, verdict: Verdic
 
 def _is_execute_tool(span: Span, tool: str) -> bool:
     """True where *span* is another library's span for this very call."""
-    attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
+    attributes = _said_by(span)
     return (
-        attributes.get(semconv.GEN_AI_OPERATION_NAME) == semconv.OPERATION_EXECUTE_TOOL
+        _is_a_tool(attributes)
         and attributes.get(semconv.GEN_AI_TOOL_NAME) == tool
         and semconv.RUN_ID not in attributes
         and span.is_recording()

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import otel_loopwatch as lw
-from otel_loopwatch.money import amount, token_count
+from otel_loopwatch.amounts import amount, token_count
 from otel_loopwatch.policy import Budgets, Policy
 from otel_loopwatch.testing import Captured, capture
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from otel_loopwatch.errors import report_fault
 
-__all__ = ["is_infra", "is_infra_text", "register_infra_error"]
+__all__ = ["is_infra", "is_infra_status", "is_infra_text", "register_infra_error"]
 
 InfraPredicate = Callable[[BaseException], bool]
 
@@ -81,6 +81,11 @@ def register_infra_error(error: type[BaseException] | InfraPredicate) -> None:
         _predicates.append(error)
 
 
+def is_infra_status(status: int) -> bool:
+    """True for the HTTP status of a server that fails, is overloaded, or has waited for too long."""
+    return status in (408, 429) or 500 <= status <= 599
+
+
 def is_infra(error: BaseException) -> bool:
     """True for 408, 429, 5xx, timeouts, lost connections, and what was registered; also as a cause. Never raises."""
     current: BaseException | None = error
@@ -98,7 +103,7 @@ def _is_infra(error: BaseException) -> bool:
         return True
     statuses = list(_statuses(error))
     if statuses:
-        return any(status in (408, 429) or 500 <= status <= 599 for status in statuses)
+        return any(map(is_infra_status, statuses))
     if isinstance(error, TimeoutError | ConnectionError):
         return True
     if any(kind.__name__ in _NAMES for kind in type(error).__mro__):
